@@ -1,0 +1,78 @@
+# Every command a person types. Needs Python 3.11 or newer with venv, and make; nothing else.
+#
+#   make demo                                  offers through Kafka, the model and MongoDB, live
+#   make demo OFFERS=FILE.jsonl[.gz]           your own offers; with TRAIN=FILE your own labels too
+#   make test                                  lint, types and every test, on a real broker and database
+#   make lint | make format | make bench | make clean
+#
+# PYTHON chooses the interpreter: make demo PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# An option for pip, where packages come from another index than pip's own: PIP_FLAGS="--index-url ..."
+PIP_FLAGS ?=
+PYTEST_FLAGS ?=
+
+# COUNT: how many sample events, or how many offers of OFFERS. OFFERS, TRAIN: files, .jsonl or .jsonl.gz.
+COUNT ?=
+OFFERS ?=
+TRAIN ?=
+
+CODE := $(wildcard classifier training compile benchmarks tests)
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: demo test lint format bench constraints clean
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/demo.stamp
+	@$(BIN)/python -m classifier demo \
+	    $(if $(OFFERS),--offers "$(OFFERS)") $(if $(TRAIN),--train "$(TRAIN)") \
+	    $(if $(COUNT),--count "$(COUNT)")
+
+test: lint
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(CODE)
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks
+
+# Pins, afresh: what an install without pins brings today.
+constraints:
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(PYTHON) -m venv "$$fresh" && \
+	    "$$fresh/bin/python" -m pip install --quiet $(PIP_FLAGS) '.[dev]' && \
+	    { echo '# Every package of every role, at the versions that the tests ran with: make constraints'; \
+	      "$$fresh/bin/python" -m pip freeze | sed -e '/^offer-classifier/d' -e 's/+[a-z0-9.]*$$//'; } \
+	    > constraints.txt.new && mv constraints.txt.new constraints.txt
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info models
+
+# A stamp says that its install is done; it is done again when the dependencies change.
+$(VENV)/dev.stamp: $(VENV)/demo.stamp
+	@echo "Installing the tools for lint and tests into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/demo.stamp: $(VENV)/venv.stamp $(INPUTS)
+	@echo "Installing the packages of the demo into $(VENV) (once; about 1 GB on disk) ..."
+	@$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -e '.[demo]'
+	@touch $@
+
+$(VENV)/venv.stamp:
+	@command -v $(PYTHON) >/dev/null || { \
+	    echo "make: '$(PYTHON)' is not there: install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "make: $(PYTHON) is $$($(PYTHON) -V 2>&1), and 3.11 or newer is needed: make PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "make: $(PYTHON) has no venv: on Debian and Ubuntu, apt-get install python3-venv" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@

@@ -23,7 +23,7 @@ Revision = Annotated[
     msgspec.Meta(
         ge=0,
         le=2**63 - 1,
-        description="Grows with each change of the offer. Without one, the Kafka timestamp decides.",
+        description="Grows with each change; without one the Kafka timestamp decides.",
     ),
 ]
 

@@ -166,13 +166,18 @@ class Settings(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: Source, *_: Source, **__: Source
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: Source,
+        env_settings: Source,
+        dotenv_settings: Source,
+        file_secret_settings: Source,
     ) -> tuple[Source, ...]:
         """Only what is given: `load_settings` alone reads the environment and the file."""
         return (init_settings,)
 
     def worker_json(self) -> str:
-        """All settings as JSON with the secrets in clear, for a pipe to a worker and nowhere else."""
+        """All settings as JSON, secrets in clear: for a pipe to a worker, nowhere else."""
         revealed = {
             name: value.get_secret_value() if isinstance(value, SecretStr) else value
             for name, value in self
@@ -199,8 +204,8 @@ def load_settings(config: Path | None = None, overrides: dict[str, Any] | None =
             settings_cls: type[BaseSettings],
             init_settings: Source,
             env_settings: Source,
-            *_: Source,
-            **__: Source,
+            dotenv_settings: Source,
+            file_secret_settings: Source,
         ) -> tuple[Source, ...]:
             return (init_settings, env_settings, InitSettingsSource(settings_cls, from_file))
 

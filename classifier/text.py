@@ -37,7 +37,26 @@ _BLANK_START = re.compile(f"[\\s\x00-\x1f\x7f-\x9f{_INVISIBLE_CHARACTERS}]+")
 _JOINTS = " -|:,.;\u2026"
 _LETTER = re.compile(r"[^\W\d_]")
 _PLACEHOLDERS = frozenset(
-    "n/a na n.a. nan null none nil undefined unknown tbd tba - -- . .. ... ? empty".split()
+    [
+        "n/a",
+        "na",
+        "n.a.",
+        "nan",
+        "null",
+        "none",
+        "nil",
+        "undefined",
+        "unknown",
+        "tbd",
+        "tba",
+        "-",
+        "--",
+        ".",
+        "..",
+        "...",
+        "?",
+        "empty",
+    ]
 )
 
 

@@ -1,0 +1,43 @@
+"""Engines: padded token ids in, logits out; one module for each way to compute."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from classifier.artifact import Artifact
+
+
+class EngineError(Exception):
+    """The engine cannot be used here; the message is one line that says what to do."""
+
+
+class Engine(Protocol):
+    """What computes an artefact's model. One call at a time; threads of its own are its affair."""
+
+    precision: str
+
+    def logits(self, ids: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Logits (rows, labels) of ids (rows, tokens), each padded past its one of `lengths`."""
+
+    def close(self) -> None:
+        """Frees the device. No call may follow."""
+
+
+def load_engine(artifact: Artifact, threads: int) -> Engine:
+    """The engine for an artefact's target, with at most `threads` threads on a CPU.
+
+    Raises EngineError when the target is unknown or its packages or device are missing.
+    """
+    target = artifact.manifest.target
+    if target.startswith("onnx-"):
+        from classifier.engines.onnx import OnnxEngine
+
+        return OnnxEngine(artifact, threads)
+    if target.startswith("torch-"):
+        from classifier.engines.torch import TorchEngine
+
+        return TorchEngine(artifact, threads, device=target.removeprefix("torch-"))
+    raise EngineError(f"no engine for target {target!r} of artefact {artifact.manifest.id}")

@@ -1,0 +1,82 @@
+"""The ONNX Runtime engine, for CPUs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from classifier.artifact import Artifact
+from classifier.engines import EngineError
+
+try:
+    import onnxruntime
+except ImportError as error:
+    raise EngineError(
+        "the ONNX engine needs onnxruntime: pip install 'offer-classifier[onnx]'"
+    ) from error
+
+MODEL_FILE = "model.onnx"
+
+_INTEGERS: dict[str, type[np.int32 | np.int64]] = {
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+}
+
+
+class OnnxEngine:
+    """`model.onnx` of an artefact in one ONNX Runtime session.
+
+    Feeds are built from the graph's own inputs: their names, and int32 or int64 as they say.
+    """
+
+    def __init__(self, artifact: Artifact, threads: int) -> None:
+        self.precision = artifact.manifest.precision
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # Every call has a shape of its own; plans and arenas kept for each would only grow.
+        options.enable_mem_pattern = False
+        options.enable_cpu_mem_arena = False
+        # A pool that spins between calls takes the CPU from tokenising and writing.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(artifact.path / MODEL_FILE), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # noqa: BLE001 its own exceptions share no base class
+            first = str(error).splitlines()[0]
+            raise EngineError(
+                f"ONNX Runtime refuses {artifact.path / MODEL_FILE}: {first}"
+            ) from None
+        self._feeds: dict[str, type[np.int32 | np.int64]] = {}
+        for graph_input in self._session.get_inputs():
+            if graph_input.name not in {"input_ids", "attention_mask", "token_type_ids"}:
+                raise EngineError(f"{MODEL_FILE} wants an input {graph_input.name!r}; unknown here")
+            if graph_input.type not in _INTEGERS:
+                raise EngineError(f"{MODEL_FILE} wants {graph_input.name} as {graph_input.type}")
+            self._feeds[graph_input.name] = _INTEGERS[graph_input.type]
+        (output,) = self._session.get_outputs()
+        self._output = output.name
+        width = output.shape[-1]
+        if width != len(artifact.labels):
+            raise EngineError(
+                f"{MODEL_FILE} gives {width} logits for {len(artifact.labels)} labels"
+            )
+
+    def logits(self, ids: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[np.float32]:
+        """See Engine."""
+        if not len(ids):
+            return np.empty((0, self._session.get_outputs()[0].shape[-1]), dtype=np.float32)
+        arrays = {
+            "input_ids": ids,
+            "attention_mask": np.arange(ids.shape[1]) < lengths[:, None],
+            "token_type_ids": np.zeros(ids.shape, dtype=np.int32),
+        }
+        feeds = {name: arrays[name].astype(kind) for name, kind in self._feeds.items()}
+        (logits,) = self._session.run([self._output], feeds)
+        return np.asarray(logits, dtype=np.float32)
+
+    def close(self) -> None:
+        """See Engine."""
+        del self._session

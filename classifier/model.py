@@ -1,0 +1,221 @@
+"""The model that answers: one artefact, its tokeniser, engine, scores and cache.
+
+Every road uses it, the stream, the batch command and `POST /classify`, so that all give one answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from classifier.artifact import Artifact
+from classifier.batching import Call, plan
+from classifier.cache import PredictionCache
+from classifier.engines import Engine, load_engine
+from classifier.precision import LOGIT_BOUND
+from classifier.scores import Prediction, Scorer
+from classifier.tokens import Tokeniser, pad
+
+TEXT_HASH_BYTES = 16
+
+
+class ModelError(Exception):
+    """The model does not give the answers that its checkpoint gave; one line says where."""
+
+
+class DeviceError(Exception):
+    """The engine fails on a text that it has answered before: the device is at fault, no offer."""
+
+
+def text_hash(text: str) -> bytes:
+    """The 16 bytes that name a text in the cache and in the classification."""
+    return blake2b(text.encode(), digest_size=TEXT_HASH_BYTES).digest()
+
+
+@dataclass(slots=True)
+class Question:
+    """Texts on their way through the model. `answers` (one a text) are None until known.
+
+    Texts whose answer the cache had are answered from the start; of equal texts one is computed.
+    """
+
+    hashes: list[bytes]
+    answers: list[Prediction | None]
+    askers: list[list[int]] = field(default_factory=list)  # per computed text: who asked
+    ids: list[list[int]] = field(default_factory=list)  # per computed text: its tokens
+    calls: list[Call] = field(default_factory=list)
+    cut: int = 0  # texts with more tokens than the model takes
+
+    @property
+    def hits(self) -> int:
+        """Texts that need no engine call of their own."""
+        return len(self.answers) - len(self.ids)
+
+    def tokens(self) -> tuple[int, int]:
+        """Real tokens, and tokens of padding, over all engine calls."""
+        real = sum(map(len, self.ids))
+        return real, sum(len(call.rows) * call.length for call in self.calls) - real
+
+
+class Model:
+    """Answers texts. `prepare` and `compute` may run on two threads, each on one at a time."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        engine: Engine,
+        cache_offers: int,
+        batch_tokens: int,
+        alternatives: int,
+    ) -> None:
+        manifest = artifact.manifest
+        self.artifact = artifact
+        self.recipe = manifest.text
+        self._tokeniser = Tokeniser.from_file(artifact.path / "tokenizer.json", manifest.max_tokens)
+        self._engine = engine
+        self._labels = [label.id for label in artifact.labels]
+        thresholds = [manifest.thresholds.get(label, manifest.threshold) for label in self._labels]
+        self._scorer = Scorer(
+            self._labels, manifest.temperature, np.array(thresholds, np.float32), alternatives
+        )
+        self._cache = PredictionCache(cache_offers)
+        self._batch_tokens = batch_tokens
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        *,
+        threads: int,
+        cache_offers: int = 0,
+        batch_tokens: int = 2_048,
+        alternatives: int = 3,
+    ) -> Model:
+        """Loads an artefact and asks it its golden questions.
+
+        Raises ArtifactError, EngineError or ModelError, each with one line.
+        """
+        artifact = Artifact.load(path)
+        engine = load_engine(artifact, threads)
+        model = cls(artifact, engine, cache_offers, batch_tokens, alternatives)
+        model.check_golden()
+        return model
+
+    def check_golden(self) -> None:
+        """Asks the golden questions; raises ModelError unless the checkpoint's answers come back.
+
+        Top category the same and its highest logits within the precision's bound. Two categories
+        that lie closer than the bound are a tie, which may fall either way.
+        """
+        bound = LOGIT_BOUND[self._engine.precision]
+        golden = self.artifact.golden
+        position = {label: index for index, label in enumerate(self._labels)}
+        ids, _ = self._tokeniser.encode([question.text for question in golden])
+        for call in self._plan(ids):
+            logits = self._logits(ids, call)
+            for row, values in zip(call.rows, logits, strict=True):
+                question = golden[row]
+                name = f"artefact {self.artifact.manifest.id}, golden question {row + 1}"
+                if not np.isfinite(values).all():
+                    raise ModelError(f"{name}: a logit is not finite")
+                for label, expected in question.logits.items():
+                    off = abs(float(values[position[label]]) - expected)
+                    if off > bound:
+                        raise ModelError(
+                            f"{name}: logit of {label} is {off:.2g} off; at most {bound:.2g}"
+                        )
+                best = self._labels[int(values.argmax())]
+                expected_best = float(values[position[question.category_id]])
+                if best != question.category_id and float(values.max()) - expected_best > bound:
+                    raise ModelError(f"{name}: {best} instead of {question.category_id}")
+
+    def prepare(self, texts: list[str]) -> Question:
+        """Looks the texts up in the cache, tokenises the others and plans their engine calls."""
+        hashes = [text_hash(text) for text in texts]
+        question = Question(hashes, self._cache.get_many(hashes))
+        first: dict[bytes, list[int]] = {}
+        missing: list[str] = []
+        for index, answer in enumerate(question.answers):
+            if answer is not None:
+                continue
+            asker = first.get(hashes[index])
+            if asker is None:
+                first[hashes[index]] = asker = []
+                question.askers.append(asker)
+                missing.append(texts[index])
+            asker.append(index)
+        if missing:
+            question.ids, question.cut = self._tokeniser.encode(missing)
+            question.calls = self._plan(question.ids)
+        return question
+
+    def compute(self, question: Question, call: Call) -> None:
+        """Answers the texts of one engine call, and remembers the answers.
+
+        When the engine fails, each text is asked alone, so that a bad one costs its neighbours
+        nothing: its answer stays None. Raises DeviceError when the engine no longer answers a
+        golden question either.
+        """
+        predictions: Sequence[Prediction | None]
+        try:
+            predictions = self._predictions(question.ids, call)
+        except Exception as error:  # noqa: BLE001 an engine raises what its runtime raises
+            predictions = self._one_by_one(question.ids, call, error)
+        answers = question.answers
+        known: list[tuple[bytes, Prediction]] = []
+        for row, prediction in zip(call.rows, predictions, strict=True):
+            if prediction is None:
+                continue
+            askers = question.askers[row]
+            for index in askers:
+                answers[index] = prediction
+            known.append((question.hashes[askers[0]], prediction))
+        self._cache.put_many(known)
+
+    def predict(self, texts: list[str]) -> list[Prediction | None]:
+        """The answers to texts, in their order; None where the engine has none."""
+        question = self.prepare(texts)
+        for call in question.calls:
+            self.compute(question, call)
+        return question.answers
+
+    def close(self) -> None:
+        """Frees the engine."""
+        self._engine.close()
+
+    def _one_by_one(
+        self, ids: list[list[int]], call: Call, error: Exception
+    ) -> list[Prediction | None]:
+        predictions: list[Prediction | None] = []
+        for row in call.rows:
+            try:
+                predictions += self._predictions(ids, Call([row], call.length))
+            except Exception as failure:  # noqa: BLE001
+                predictions.append(None)
+                error = failure
+        if None in predictions:
+            try:
+                self.check_golden()
+            except Exception:  # noqa: BLE001
+                raise DeviceError(str(error).split("\n", 1)[0]) from error
+        return predictions
+
+    def _plan(self, ids: list[list[int]]) -> list[Call]:
+        manifest = self.artifact.manifest
+        lengths = [len(row) for row in ids]
+        return list(plan(lengths, self._batch_tokens, manifest.pad_multiple, manifest.max_tokens))
+
+    def _predictions(self, ids: list[list[int]], call: Call) -> list[Prediction]:
+        return self._scorer.predictions(self._logits(ids, call))
+
+    def _logits(self, ids: list[list[int]], call: Call) -> NDArray[np.float32]:
+        padded = pad([ids[row] for row in call.rows], call.length, self._tokeniser.pad_id)
+        logits = self._engine.logits(*padded)
+        if logits.shape != (len(call.rows), len(self._labels)):
+            raise ModelError(f"the engine gave {logits.shape} logits for {len(call.rows)} texts")
+        return logits

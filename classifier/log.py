@@ -1,0 +1,171 @@
+"""Structured logs: one line an event, JSON unless a person is watching, secrets never."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any, Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+Format = Literal["auto", "json", "console"]
+
+MASK = "***"
+
+# Up to the last "@" before a blank, since a password may hold one: rather too much than too little.
+_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://[^\s:/@]*):\S*@")
+_PARAMETER = re.compile(
+    # "token" alone is a word of this trade: "tokens=512" is no secret.
+    r"((?:password|passwd|passphrase|secret|credential|(?:access|api|auth|session)_?token)\w*"
+    r"['\"]?\s*[=:]\s*['\"]?)[^\s&'\",;]+",
+    re.IGNORECASE,
+)
+_SECRET_KEY = re.compile(
+    r"password|passwd|passphrase|secret|credential|authorization", re.IGNORECASE
+)
+# Escape sequences in a message from outside must not steer a person's terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+# A secret shorter than this is not looked for: it would blot out half of every line.
+_SHORTEST_SECRET = 4
+# A line is for reading; one hostile record must not fill the disk.
+_LONGEST_VALUE = 4_000
+
+# Clients that repeat themselves at INFO with every poll or rebalance.
+_CHATTY = ("aiokafka", "asyncio", "httpx", "pymongo", "uvicorn", "uvicorn.error")
+
+_hidden: set[str] = set()
+
+
+def get(name: str) -> structlog.stdlib.BoundLogger:
+    """Give a logger; `log.get("worker").info("started", slot=0)` is one line."""
+    logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
+    return logger
+
+
+def configure(
+    level: str = "info",
+    log_format: Format = "auto",
+    secrets: Iterable[str] = (),
+    stream: TextIO | None = None,
+    **context: object,
+) -> None:
+    """Send this process's logs, its libraries' included, to standard error; again replaces.
+
+    `log_format` "auto" is JSON unless standard error is a terminal. `secrets` are masked wherever
+    they turn up, in tracebacks too; passwords in URIs are masked without being told. `context` goes
+    on every line (role="worker", slot=0). Raises ValueError for an unknown level or format.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ValueError(f"log level {level!r} is unknown, use debug, info, warning or error")
+    if log_format not in ("auto", "json", "console"):
+        raise ValueError(f"log format {log_format!r} is unknown, use auto, json or console")
+    for secret in secrets:
+        hide(secret)
+
+    out = stream if stream is not None else sys.stderr
+    as_json = log_format == "json" or (log_format == "auto" and not out.isatty())
+    before: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _add(context),
+    ]
+    last: list[Processor] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        _mask,
+    ]
+    if as_json:
+        last.append(structlog.processors.JSONRenderer(default=str))
+    else:
+        last.append(structlog.dev.ConsoleRenderer(colors=out.isatty()))
+
+    handler = _Quiet(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=last)
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(number)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(max(number, logging.WARNING) if number > 10 else number)
+    logging.captureWarnings(True)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *before,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+
+def hide(secret: str) -> None:
+    """Mask this text from now on wherever it would be logged by this process."""
+    if len(secret) >= _SHORTEST_SECRET:
+        _hidden.add(secret)
+
+
+def mask_uri(text: str) -> str:
+    """Give the text with the passwords of the URIs in it masked.
+
+    "mongodb://ann:pw@host/db" becomes "mongodb://ann:***@host/db"; secrets among the parameters
+    go too, and so do the texts that were given to `hide`. Any text may be passed.
+    """
+    for secret in sorted(_hidden, key=len, reverse=True):
+        # A whole URI that was hidden still says where it points.
+        shown = _userinfo_masked(secret) if "://" in secret else MASK
+        text = text.replace(secret, shown)
+    return _PARAMETER.sub(rf"\1{MASK}", _userinfo_masked(text))
+
+
+def _userinfo_masked(text: str) -> str:
+    return _USERINFO.sub(rf"\1:{MASK}@", text)
+
+
+def _add(context: dict[str, object]) -> Processor:
+    def add(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+        for key, value in context.items():
+            event.setdefault(key, value)
+        return event
+
+    return add
+
+
+def _mask(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    for key, value in event.items():
+        event[key] = MASK if _SECRET_KEY.search(key) else _masked(value, key == "exception")
+    return event
+
+
+def _masked(value: Any, long: bool = False) -> Any:
+    if isinstance(value, str):
+        text = _CONTROL.sub(lambda match: repr(match[0])[1:-1], mask_uri(value))
+        if not long and len(text) > _LONGEST_VALUE:
+            return f"{text[:_LONGEST_VALUE]}... ({len(text)} characters)"
+        return text
+    if isinstance(value, dict):
+        return {
+            str(key): MASK if _SECRET_KEY.search(str(key)) else _masked(inner)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_masked(inner) for inner in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return _masked(str(value))
+
+
+class _Quiet(logging.StreamHandler[TextIO]):
+    """Drops a line that cannot be written: a full disk or a closed pipe must not stop the work."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        del record

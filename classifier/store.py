@@ -1,0 +1,219 @@
+"""The store: guarded bulk upserts into MongoDB, tried again while the world is at fault."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import bson
+from bson.errors import BSONError
+from pymongo import AsyncMongoClient, UpdateOne, WriteConcern
+from pymongo.errors import (
+    BulkWriteError,
+    DocumentTooLarge,
+    OperationFailure,
+    PyMongoError,
+)
+
+from classifier.deadletter import AbandonedError
+from classifier.metrics import Metrics
+from classifier.outage import Outages
+from classifier.settings import Settings
+
+SERVICE = "mongodb"
+
+DUPLICATE_KEY = 11000
+"""Two first inserts of one `_id` met; the second try finds the document."""
+
+DOCUMENT_CODES = frozenset(
+    {
+        2,  # BadValue
+        9,  # FailedToParse
+        14,  # TypeMismatch
+        52,  # DollarPrefixedFieldName
+        57,  # DottedFieldName
+        121,  # DocumentValidationFailure
+        10334,  # BSONObjectTooLarge
+        17280,  # KeyTooLong
+        17419,  # resulting document after update is larger than allowed
+        17420,  # document to upsert is larger than allowed
+    }
+)
+"""Errors that the same document would meet again on the best of days.
+
+Any other code is taken for an outage and waited for under its name: rather a partition that stands
+still in sight of everybody than an offer set aside because a server had a bad hour.
+"""
+
+INDEX_OPTIONS_CONFLICT = frozenset({85, 86})
+LONGEST_PAUSE = 10.0
+"""Seconds between tries at the most, so that an election is noticed soon after it ends."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of one bulk. `unchanged`: the stored event was newer, or the very same."""
+
+    inserted: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    refused: list[tuple[int, str]] = field(default_factory=list)  # index of the update, why
+
+
+class Store:
+    """The collection of classifications, written with majority acknowledgement."""
+
+    def __init__(self, settings: Settings, outages: Outages, metrics: Metrics) -> None:
+        self._client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(
+            settings.mongodb_uri.get_secret_value(),
+            appname="offer-classifier",
+            serverSelectionTimeoutMS=settings.mongodb_timeout_ms,
+            connectTimeoutMS=settings.mongodb_timeout_ms,
+            socketTimeoutMS=settings.mongodb_timeout_ms,
+            # The driver's own single retry would hide how often MongoDB fails.
+            retryWrites=False,
+        )
+        database = self._client[settings.mongodb_database]
+        self._collection = database.get_collection(
+            settings.mongodb_collection, write_concern=WriteConcern("majority")
+        )
+        self._marker_ttl = settings.marker_ttl_seconds
+        self._outages = outages
+        self._metrics = metrics
+        self._failing = False  # a write is being tried again, and knows better than any check
+
+    async def prepare(self) -> None:
+        """Makes the index that clears markers, or gives it the lifetime that is set now.
+
+        Idempotent; raises PyMongoError.
+        """
+        try:
+            await self._collection.create_index(
+                "removed_at", name="marker_ttl", expireAfterSeconds=self._marker_ttl
+            )
+        except OperationFailure as error:
+            if error.code not in INDEX_OPTIONS_CONFLICT:
+                raise
+            await self._collection.database.command(
+                "collMod",
+                self._collection.name,
+                index={"name": "marker_ttl", "expireAfterSeconds": self._marker_ttl},
+            )
+
+    async def check(self) -> bool:
+        """Whether a primary takes writes now; an outage begins or ends with the answer."""
+        if self._failing:
+            return False
+        try:
+            hello = await self._client.admin.command("hello")
+        except PyMongoError as error:
+            self._outages.began(SERVICE, str(error))
+            return False
+        if not hello.get("isWritablePrimary"):
+            self._outages.began(SERVICE, "no primary")
+            return False
+        self._outages.ended(SERVICE)
+        return True
+
+    async def write(self, updates: Sequence[UpdateOne], wanted: Callable[[], bool]) -> Written:
+        """Writes one unordered bulk that holds each `_id` once, until a majority has it.
+
+        Tried again for as long as MongoDB is at fault; a document that MongoDB can never take is
+        `refused`. Every update is idempotent, so repeating a half-acknowledged bulk is harmless.
+        Raises AbandonedError once `wanted` says no.
+        """
+        written = Written()
+        left = list(enumerate(updates))
+        tries = 0
+        try:
+            while left:
+                if not wanted():
+                    raise AbandonedError(SERVICE)
+                try:
+                    left = await self._write_once(left, written)
+                except PyMongoError as error:
+                    self._outages.began(SERVICE, str(error))
+                    self._failing = True
+                if left:
+                    tries += 1
+                    self._metrics.retries.inc(SERVICE)
+                    await _pause(tries, wanted)
+        finally:
+            self._failing = False
+        self._outages.ended(SERVICE)
+        return written
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.close()
+
+    async def _write_once(
+        self, left: list[tuple[int, UpdateOne]], written: Written
+    ) -> list[tuple[int, UpdateOne]]:
+        """One try; gives what must be tried again. Raises PyMongoError when all of it must."""
+        try:
+            result = await self._collection.bulk_write(
+                [update for _, update in left], ordered=False
+            )
+        except BulkWriteError as error:
+            return self._after_errors(left, written, error.details)
+        except (DocumentTooLarge, BSONError, OverflowError) as error:
+            # Raised before anything is sent, and without saying which document it was.
+            return _without_unencodable(left, written, error)
+        written.inserted += result.upserted_count
+        written.updated += result.modified_count
+        written.unchanged += result.matched_count - result.modified_count
+        return []
+
+    def _after_errors(
+        self, left: list[tuple[int, UpdateOne]], written: Written, details: Mapping[str, Any]
+    ) -> list[tuple[int, UpdateOne]]:
+        if details.get("writeConcernErrors"):
+            # Written on the primary but not by a majority: nothing may be believed yet.
+            raise OperationFailure(str(details["writeConcernErrors"][0].get("errmsg")))
+        written.inserted += details["nUpserted"]
+        written.updated += details["nModified"]
+        written.unchanged += details["nMatched"] - details["nModified"]
+        again: list[tuple[int, UpdateOne]] = []
+        world = ""
+        for error in details["writeErrors"]:
+            index, update = left[error["index"]]
+            code = error.get("code")
+            if code in DOCUMENT_CODES:
+                written.refused.append((index, f"{error.get('errmsg')} (code {code})"))
+                continue
+            again.append((index, update))
+            if code != DUPLICATE_KEY:
+                world = f"{error.get('errmsg')} (code {code})"
+        if world:
+            self._outages.began(SERVICE, world)
+            self._failing = True
+        return again
+
+
+def _without_unencodable(
+    left: list[tuple[int, UpdateOne]], written: Written, cause: Exception
+) -> list[tuple[int, UpdateOne]]:
+    good: list[tuple[int, UpdateOne]] = []
+    for index, update in left:
+        try:
+            bson.encode({"q": update._filter, "u": update._doc})
+        except (BSONError, OverflowError) as error:
+            written.refused.append((index, str(error)))
+        else:
+            good.append((index, update))
+    if len(good) == len(left):
+        raise PyMongoError(f"the bulk cannot be encoded: {cause}") from cause
+    return good
+
+
+async def _pause(tries: int, wanted: Callable[[], bool]) -> None:
+    """Exponential backoff with full jitter, ended early when the batch is no longer wanted."""
+    left = random.uniform(0.5, 1.0) * min(LONGEST_PAUSE, 0.05 * 2 ** min(tries, 10))
+    while left > 0 and wanted():
+        step = min(left, 0.2)
+        await asyncio.sleep(step)
+        left -= step

@@ -50,7 +50,8 @@ constraints:
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(PYTHON) -m venv "$$fresh" && \
 	    "$$fresh/bin/python" -m pip install --quiet $(PIP_FLAGS) '.[dev]' && \
 	    { echo '# Every package of every role, at the versions that the tests ran with: make constraints'; \
-	      "$$fresh/bin/python" -m pip freeze | sed -e '/^offer-classifier/d' -e 's/+[a-z0-9.]*$$//'; } \
+	      "$$fresh/bin/python" -m pip freeze --all | \
+	        sed -e '/^offer.classifier/d' -e '/^pip==/d' -e 's/+[a-z0-9.]*$$//'; } \
 	    > constraints.txt.new && mv constraints.txt.new constraints.txt
 
 clean:
@@ -63,7 +64,7 @@ $(VENV)/dev.stamp: $(VENV)/demo.stamp
 	@touch $@
 
 $(VENV)/demo.stamp: $(VENV)/venv.stamp $(INPUTS)
-	@echo "Installing the packages of the demo into $(VENV) (once; about 1 GB on disk) ..."
+	@echo "Installing the packages of the demo into $(VENV) (once; about 2 GB on disk) ..."
 	@$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -e '.[demo]'
 	@touch $@
 

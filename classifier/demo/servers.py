@@ -131,7 +131,7 @@ def embedded_database(options: Sequence[str] = ()) -> Iterator[str]:
 
 
 async def create_topic(
-    bootstrap_servers: str, topic: str, partitions: int, **security: object
+    bootstrap_servers: str | list[str], topic: str, partitions: int, **security: object
 ) -> None:
     """Make the topic, with one replica; one that is there is left as it is.
 
@@ -150,7 +150,9 @@ async def create_topic(
         await admin.close()
 
 
-async def delete_topics(bootstrap_servers: str, topics: Sequence[str], **security: object) -> None:
+async def delete_topics(
+    bootstrap_servers: str | list[str], topics: Sequence[str], **security: object
+) -> None:
     """Remove the topics, and no word about those that are not there."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers, **security)
     await admin.start()

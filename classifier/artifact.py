@@ -21,6 +21,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -118,16 +119,23 @@ class Artifact:
         at odds with the rest. Every file is hashed, so this takes about a second a gigabyte.
         """
         path = Path(path)
+        try:
+            return cls._load(path)
+        except OSError as error:
+            raise ArtifactError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+    @classmethod
+    def _load(cls, path: Path) -> Artifact:
         manifest = _manifest(path)
         _check_files(path, manifest)
-        labels = _labels(path / "labels.json")
+        labels = read_labels(path / "labels.json")
         if labels_hash(labels) != manifest.labels_sha256:
             raise ArtifactError(f"{path}: labels.json is not the label map that the model has")
         known = {label.id for label in labels}
         for category_id in manifest.thresholds:
             if category_id not in known:
                 raise ArtifactError(f"{path}: a threshold for {category_id!r}, which is no label")
-        return cls(path, manifest, labels, _golden(path / "golden.jsonl", known))
+        return cls(path, manifest, labels, read_golden(path / "golden.jsonl", known))
 
 
 def labels_hash(labels: tuple[Label, ...]) -> str:
@@ -149,36 +157,43 @@ def publish(staging: Path, description: Description, parent: Path) -> Path:
     flushed to disk, then the directory is renamed. An artefact that is already there is left alone.
     Raises ArtifactError when the files do not make an artefact.
     """
-    names = sorted(entry.name for entry in os.scandir(staging))
-    if MANIFEST in names:
-        raise ArtifactError(f"{staging}: already has a manifest; publish from a fresh directory")
-    files = {name: file_hash(_regular_file(staging, name)) for name in names}
-    if "labels.json" not in files:
-        raise ArtifactError(f"{staging}: labels.json is missing")
-    raw = msgspec.to_builtins(description)
-    raw["files"] = files
-    raw["labels_sha256"] = labels_hash(_labels(staging / "labels.json"))
-    raw["id"] = _identity(raw)
-    encoded = msgspec.json.format(msgspec.json.encode(raw, order="deterministic"), indent=1)
-    (staging / MANIFEST).write_bytes(encoded + b"\n")
-    artifact = Artifact.load(staging)
-
-    for name in (*files, MANIFEST):
-        _flush(staging / name)
-    _flush(staging)
+    artifact = seal(staging, description)
+    for name in (*artifact.manifest.files, MANIFEST):
+        flush(staging / name)
+    flush(staging)
     parent.mkdir(parents=True, exist_ok=True)
     target = parent / artifact.manifest.id
     if not target.exists():
         try:
             staging.rename(target)
-            _flush(parent)
-            return target
         except OSError as error:
             if not target.exists():  # else another publisher of the same artefact was faster
                 raise ArtifactError(f"{target}: cannot publish there: {error.strerror}") from error
+        else:
+            flush(parent)
+            return target
     Artifact.load(target)
     shutil.rmtree(staging)
     return target
+
+
+def seal(staging: Path, description: Description) -> Artifact:
+    """Write the manifest of the files in `staging`, and load the result.
+
+    For what is done with an artefact before it is published, such as verifying it. Raises
+    ArtifactError when the files do not make an artefact.
+    """
+    names = {entry.name for entry in os.scandir(staging)} - {MANIFEST}
+    files = {name: file_hash(_regular_file(staging, name)) for name in sorted(names)}
+    if "labels.json" not in files:
+        raise ArtifactError(f"{staging}: labels.json is missing")
+    raw = msgspec.to_builtins(description)
+    raw["files"] = files
+    raw["labels_sha256"] = labels_hash(read_labels(staging / "labels.json"))
+    raw["id"] = _identity(raw)
+    encoded = msgspec.json.format(msgspec.json.encode(raw, order="deterministic"), indent=1)
+    (staging / MANIFEST).write_bytes(encoded + b"\n")
+    return Artifact.load(staging)
 
 
 def set_current(parent: Path, artifact: Path) -> None:
@@ -192,7 +207,7 @@ def set_current(parent: Path, artifact: Path) -> None:
         os.fsync(file.fileno())
     Path(temporary).chmod(0o644)
     Path(temporary).replace(parent / CURRENT)
-    _flush(parent)
+    flush(parent)
 
 
 def current(parent: Path) -> Path:
@@ -294,7 +309,8 @@ def _regular_file(directory: Path, name: str) -> Path:
     return file
 
 
-def _labels(file: Path) -> tuple[Label, ...]:
+def read_labels(file: Path) -> tuple[Label, ...]:
+    """The labels of a labels.json; raises ArtifactError when it is not one."""
     labels = _decode(file, file.read_bytes(), tuple[Label, ...])
     if not labels:
         raise ArtifactError(f"{file}: holds no labels")
@@ -308,7 +324,11 @@ def _labels(file: Path) -> tuple[Label, ...]:
     return labels
 
 
-def _golden(file: Path, known: set[str]) -> tuple[Golden, ...]:
+def read_golden(file: Path, known: set[str]) -> tuple[Golden, ...]:
+    """The questions of a golden.jsonl, whose answers are among the `known` category ids.
+
+    Raises ArtifactError when it is not one.
+    """
     questions = tuple(
         _decode(file, line, Golden) for line in file.read_bytes().splitlines() if line.strip()
     )
@@ -325,6 +345,17 @@ def _golden(file: Path, known: set[str]) -> tuple[Golden, ...]:
     return questions
 
 
+def write_labels(file: Path, labels: Iterable[Label]) -> None:
+    """Write a labels.json: one label a line, in logit order."""
+    rows = b",\n".join(msgspec.json.encode(label) for label in labels)
+    file.write_bytes(b"[\n" + rows + b"\n]\n")
+
+
+def write_golden(file: Path, questions: Iterable[Golden]) -> None:
+    """Write a golden.jsonl."""
+    file.write_bytes(b"".join(msgspec.json.encode(question) + b"\n" for question in questions))
+
+
 def _decode(file: Path, content: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
@@ -339,7 +370,7 @@ def _convert(file: Path, raw: dict[str, Any]) -> Manifest:
         raise ArtifactError(f"{file}: cannot be read: {error}") from error
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Have the disk hold the file or directory, so that a power cut cannot halve it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -1,0 +1,5 @@
+"""`python -m compile`."""
+
+from compile.cli import app
+
+app(prog_name="compile")

@@ -1,0 +1,150 @@
+"""The road from a checkpoint to a published artefact, the same for every target."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+
+from classifier import artifact
+from classifier.artifact import ArtifactError
+from classifier.engines import Engine, EngineError, load_engine
+from compile import onnx
+from compile.checkpoint import Checkpoint, CheckpointError
+from compile.verify import VerificationError, verify
+
+PACKAGES = ("torch", "transformers", "tokenizers", "onnx", "onnxruntime")
+
+
+class CompileError(Exception):
+    """No artefact was made. The message is one line."""
+
+
+class Target(NamedTuple):
+    """How artefacts for one target are made: their precision, and who writes the model's files."""
+
+    precision: str
+    write: Callable[[Checkpoint, Path], Mapping[str, Any]]  # into a directory; returns its report
+
+
+def _copy_weights(checkpoint: Checkpoint, directory: Path) -> Mapping[str, Any]:
+    """PyTorch reads the neutral form itself; it converts the weights to its precision on loading"""
+    for name in ("config.json", "model.safetensors"):
+        shutil.copyfile(checkpoint.path / name, directory / name)
+    return {}
+
+
+def _export_onnx(checkpoint: Checkpoint, directory: Path) -> Mapping[str, Any]:
+    return {"fused": onnx.export(checkpoint, directory)}
+
+
+TARGETS = {
+    "onnx-cpu": Target("fp32", _export_onnx),
+    "torch-cpu": Target("fp32", _copy_weights),
+    "torch-cuda": Target("bf16", _copy_weights),
+}
+
+
+def build(checkpoint_path: Path, target: str, out: Path, threads: int = 1) -> Path:
+    """Compile, verify and publish; returns the artefact's path, `out`/<id>.
+
+    Raises CompileError; then nothing was published.
+    """
+    if target not in TARGETS:
+        raise CompileError(f"no target {target!r}; there are {', '.join(TARGETS)}")
+    out.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=out))
+    try:
+        return _build(Checkpoint.load(checkpoint_path), target, staging, out, threads)
+    except (
+        CheckpointError, ArtifactError, EngineError, VerificationError, onnx.ExportError
+    ) as error:  # fmt: skip
+        raise CompileError(str(error)) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _build(checkpoint: Checkpoint, target: str, staging: Path, out: Path, threads: int) -> Path:
+    model = TARGETS[target]
+    known = checkpoint.description
+    _check_positions(checkpoint)
+    for name in ("labels.json", "tokenizer.json", "golden.jsonl"):
+        shutil.copyfile(checkpoint.path / name, staging / name)
+    written = model.write(checkpoint, staging)
+    description = artifact.Description(
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        kind=known.kind,
+        target=target,
+        precision=model.precision,
+        checkpoint=checkpoint.hash,
+        data=known.data,
+        taxonomy=known.taxonomy,
+        text=known.text,
+        max_tokens=known.max_tokens,
+        pad_multiple=known.pad_multiple,
+        versions=known.versions | versions(),
+        temperature=known.temperature,
+        threshold=known.threshold,
+        thresholds=known.thresholds,
+    )
+    # Verified is the very directory that gets published, with the very engine that will serve it.
+    report = staging / "report.json"
+    report.write_bytes(b"{}")
+    sealed = artifact.seal(staging, description)
+    with closing(_engine(sealed, threads)) as engine:
+        verification = verify(checkpoint, sealed, engine)
+    sizes = {file.name: file.stat().st_size for file in staging.iterdir()}
+    contents = {
+        "training": known.report,
+        "compile": {
+            "target": target,
+            "verification": msgspec.to_builtins(verification),
+            "bytes": dict(sorted(sizes.items())),
+            **written,
+        },
+    }
+    report.write_bytes(msgspec.json.format(msgspec.json.encode(contents), indent=1) + b"\n")
+    staging.chmod(0o755)
+    return artifact.publish(staging, description, out)
+
+
+def _engine(sealed: artifact.Artifact, threads: int) -> Engine:
+    """The engine that will serve it; without a GPU its arithmetic on the CPU stands in.
+
+    The worker asks the golden questions on its own device before it serves in any case.
+    """
+    if sealed.manifest.target == "torch-cuda" and not torch.cuda.is_available():
+        from classifier.engines.torch import TorchEngine
+
+        return TorchEngine(sealed, threads, device="cpu")
+    return load_engine(sealed, threads)
+
+
+def _check_positions(checkpoint: Checkpoint) -> None:
+    from classifier.encoder import longest_input
+
+    longest = longest_input(checkpoint.encoder())
+    if longest is not None and checkpoint.description.max_tokens > longest:
+        raise CompileError(
+            f"{checkpoint.path}: max_tokens is {checkpoint.description.max_tokens}, but its encoder"
+            f" has positions for {longest}"
+        )
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that training and compiling depend on, where installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,1 @@
+"""From labelled offers to a checkpoint: data, tokeniser, model, calibration."""

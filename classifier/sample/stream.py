@@ -1,0 +1,239 @@
+"""What comes out of the catalogue: labelled offers, and the events that shops send over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from classifier.offer import Offer
+from classifier.sample import broken, draws
+from classifier.sample.listing import Listing, Split, listings
+
+Kind = Literal["new", "repeat", "revision", "late", "tombstone", "broken"]
+
+# Thousandths of the events; the rest is new offers.
+REPEATS = 120  # the same offer at another price
+REVISIONS = 60  # the same offer in other words
+LATE = 10  # an older revision, after a newer one
+TOMBSTONES = 15  # the offer is gone
+BROKEN = 10  # bytes that are no offer
+
+# An offer comes back within so many new ones: a window, so that memory stays flat.
+_WINDOW = 4096
+
+# Streams of random numbers: what is listed, and what becomes of it.
+_LISTING_STREAMS: dict[Split, int] = {"train": 0, "test": 1}
+_EVENT_STREAM = 2
+
+
+class Event(NamedTuple):
+    """A record to put on the topic, and what is known about it.
+
+    `truth` is the category id, None for tombstones and broken messages. `kind` says what the event
+    is, and `defect` in which way a broken one is broken.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    truth: str | None
+    kind: Kind
+    defect: broken.Defect | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    """An offer on the wire: the contract's fields, and others that pass by."""
+
+    offer_id: str
+    shop_id: str
+    language: str | UnsetType | None
+    title: str | UnsetType | None
+    description: str | UnsetType | None
+    category_path: str | UnsetType | None
+    brand: str | UnsetType | None
+    price: float
+    currency: str
+    url: str | UnsetType
+    gtin: str | UnsetType
+    revision: int | UnsetType
+
+
+class _Labelled(Offer, frozen=True, gc=False, kw_only=True):
+    label: str
+
+
+class _Listed:
+    """An offer that may come back: its listing, its message, its last revision."""
+
+    __slots__ = ("listing", "message", "older")
+
+    def __init__(self, listing: Listing, message: _Message) -> None:
+        self.listing = listing
+        self.message = message
+        self.older: bytes | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def offers(seed: int, count: int, split: Split = "train") -> Iterator[tuple[Offer, str]]:
+    """`count` good offers of one split, each with its category id.
+
+    No text of one split is in the other, whatever the seeds.
+    """
+    drawn = listings(seed, split, _LISTING_STREAMS[split])
+    for number, listing in enumerate(islice(drawn, count)):
+        offer = Offer(
+            offer_id=_offer_id(listing, seed, number),
+            shop_id=listing.shop.id,
+            language=listing.language,
+            title=listing.title,
+            description=listing.description,
+            category_path=listing.category_path,
+            brand=listing.brand,
+            revision=number % 5 if listing.shop.revisions else None,
+        )
+        yield offer, listing.category
+
+
+def labelled(seed: int, count: int, split: Split = "train") -> Iterator[bytes]:
+    """`offers` as lines of JSON, without line ends, with the category id as `label`."""
+    for offer, label in offers(seed, count, split):
+        yield _encode(_Labelled(**msgspec.structs.asdict(offer), label=label))
+
+
+def events(
+    seed: int, count: int, split: Split = "test", *, texts: int | None = None
+) -> Iterator[Event]:
+    """`count` events of shops over time: offers of one split that come, change and go.
+
+    Most are new offers; the others are repeats at a new price, revisions, older revisions that
+    come late, tombstones (half of them with the header `revision`), and broken messages. With
+    `texts`, only so many texts are drawn, and later new offers are further shops' ids for those.
+    """
+    drawn = listings(seed, split, _LISTING_STREAMS[split])
+    if texts is not None:
+        drawn = _again(list(islice(drawn, texts)))
+    window: list[_Listed] = []
+    oldest = 0
+    thresholds = _thresholds()
+    for number, row in enumerate(islice(draws.rows(seed, _EVENT_STREAM), count)):
+        chance = row[0] % 1000
+        if chance < thresholds[-1] and window:
+            listed = window[row[1] % len(window)]
+            if chance < thresholds[0]:
+                yield _repeat(listed, row)
+                continue
+            if chance < thresholds[1]:
+                yield _revise(listed, row)
+                continue
+            if chance < thresholds[2]:
+                if listed.older is not None:
+                    yield _good(listed, listed.older, "late")
+                    continue
+            elif chance < thresholds[3]:
+                place = row[1] % len(window)
+                window[place] = window[-1]
+                window.pop()
+                yield _remove(listed, row)
+                continue
+            else:
+                yield _break(listed, seed, number, row)
+                continue
+        listing = next(drawn)
+        listed = _Listed(listing, _message(listing, seed, number, row))
+        if len(window) < _WINDOW:
+            window.append(listed)
+        else:
+            oldest = (oldest + 1) % _WINDOW
+            window[oldest] = listed
+        yield _good(listed, _encode(listed.message), "new")
+
+
+def _thresholds() -> tuple[int, ...]:
+    reached, thresholds = 0, []
+    for share in (REPEATS, REVISIONS, LATE, TOMBSTONES, BROKEN):
+        reached += share
+        thresholds.append(reached)
+    return tuple(thresholds)
+
+
+def _again(listings: list[Listing]) -> Iterator[Listing]:
+    while True:
+        yield from listings
+
+
+def _offer_id(listing: Listing, seed: int, number: int) -> str:
+    return f"{listing.shop.id}-{seed:x}-{number:07x}"
+
+
+def _message(listing: Listing, seed: int, number: int, row: list[int]) -> _Message:
+    shop = listing.shop
+    missing = None if shop.nulls else UNSET
+    offer_id = _offer_id(listing, seed, number)
+    return _Message(
+        offer_id,
+        shop.id,
+        listing.language or missing,
+        listing.title or missing,
+        listing.description or missing,
+        listing.category_path or missing,
+        listing.brand or missing,
+        listing.cents / 100,
+        "GBP" if shop.language == "en" else "EUR",
+        f"https://{shop.id}.example/p/{number}" if shop.links else UNSET,
+        f"{listing.gtin:013d}" if shop.gtins else UNSET,
+        1 + row[2] % 40 if shop.revisions else UNSET,
+    )
+
+
+def _good(listed: _Listed, value: bytes, kind: Kind) -> Event:
+    return Event(listed.message.offer_id.encode(), value, (), listed.listing.category, kind)
+
+
+def _advance(listed: _Listed, row: list[int]) -> None:
+    message = listed.message
+    if message.revision is not UNSET:
+        listed.older = _encode(message)
+        message.revision += 1 + row[3] % 3
+    message.price = round(message.price * (0.8 + (row[4] % 41) / 100), 2)
+
+
+def _repeat(listed: _Listed, row: list[int]) -> Event:
+    _advance(listed, row)
+    return _good(listed, _encode(listed.message), "repeat")
+
+
+def _revise(listed: _Listed, row: list[int]) -> Event:
+    _advance(listed, row)
+    message = listed.message
+    match row[5] % 3:
+        case 0 if isinstance(message.title, str) and isinstance(message.brand, str):
+            message.title = f"{message.title} - {message.brand}"
+        case 1 if isinstance(message.description, str):
+            message.description = None
+        case _:
+            message.category_path = None if message.category_path else "2024"
+    if not (message.title or message.description):
+        message.title = listed.listing.title or listed.listing.description
+    return _good(listed, _encode(message), "revision")
+
+
+def _remove(listed: _Listed, row: list[int]) -> Event:
+    message = listed.message
+    headers: tuple[tuple[str, bytes], ...] = ()
+    if message.revision is not UNSET and row[5] & 1:
+        headers = (("revision", str(message.revision + 1).encode()),)
+    return Event(message.offer_id.encode(), None, headers, None, "tombstone")
+
+
+def _break(listed: _Listed, seed: int, number: int, row: list[int]) -> Event:
+    offer_id = f"{listed.listing.shop.id}-{seed:x}-{number:07x}"
+    message = msgspec.structs.replace(listed.message, offer_id=offer_id)
+    defect, value = broken.broken(_encode(message), row[6], row[7])
+    key = None if row[8] & 7 == 0 else offer_id.encode()
+    return Event(key, value, (), None, "broken", defect)

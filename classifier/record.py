@@ -21,10 +21,15 @@ FRAME_BYTES = 5
 _UTF8_BOM = b"\xef\xbb\xbf"
 _OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"\xff\x06\x00\x00sNaPpY")
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# A string without an end runs to the end of the value: looking for the end from each of its escaped
+# quotes anew would take hours for a megabyte.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+# Pairs and other escapes are matched so as to be passed over; the group is what stands alone.
 _LONE_SURROGATE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb"|\\.",
+    re.DOTALL,
 )
 _DECODER = msgspec.json.Decoder(Offer)
 
@@ -116,10 +121,13 @@ def decode_records(records: Iterable[Record], record_bytes: int, framing: Framin
 
 
 def decode_offer(value: bytes, framing: Framing = "refuse") -> Offer | tuple[Reason, str]:
-    """The offer in a record's value, or why there is none and a line that says where."""
+    """The offer in a record's value, or why there is none and a line that says where.
+
+    A UTF-8 byte order mark before the JSON is passed over.
+    """
     if framing == "strip" and value[:1] == b"\x00":
         value = value[FRAME_BYTES:]
-    return _decode(value, mendable=True)
+    return _decode(value.removeprefix(_UTF8_BOM), mendable=True)
 
 
 def _decode(value: bytes, mendable: bool) -> Offer | tuple[Reason, str]:
@@ -134,15 +142,12 @@ def _decode(value: bytes, mendable: bool) -> Offer | tuple[Reason, str]:
 
 
 def _second_look(value: bytes, error: str, mendable: bool) -> Offer | tuple[Reason, str]:
-    """What is wrong with bytes that no JSON decoder takes; two faults are mended.
+    """What is wrong with bytes that no JSON decoder takes; one fault is mended.
 
-    A UTF-8 byte order mark is dropped. A lone surrogate escape, half of an emoji that somebody
-    cut, becomes U+FFFD.
+    A lone surrogate escape, half of an emoji that somebody cut, becomes U+FFFD.
     """
     if not value:
         return Reason.JSON, "empty value"
-    if mendable and value.startswith(_UTF8_BOM):
-        return _decode(value.removeprefix(_UTF8_BOM), mendable=False)
     if value.startswith(_COMPRESSED):
         return Reason.COMPRESSED, "the value itself is compressed; let the producer's codec do it"
     if value.startswith(_OTHER_BOMS) or (b"\x00" in value[1:4] and value[:1] in b"{["):
@@ -155,7 +160,7 @@ def _second_look(value: bytes, error: str, mendable: bool) -> Offer | tuple[Reas
     except UnicodeDecodeError as failure:
         return Reason.ENCODING, f"byte 0x{value[failure.start]:02x} at {failure.start}"
     if mendable:
-        mended = _LONE_SURROGATE.sub(rb"\\ufffd", value)
+        mended = _LONE_SURROGATE.sub(lambda found: rb"\ufffd" if found[1] else found[0], value)
         if mended != value:
             return _decode(mended, mendable=False)
     return Reason.JSON, error

@@ -25,7 +25,11 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
         return socket.create_server((str(address[0]), port), family=family, backlog=512)
     except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+        why = str(error)
+        if isinstance(error, socket.gaierror):
+            why = error.strerror or why
+        elif isinstance(error, OSError) and error.errno:
+            why = os.strerror(error.errno)
         raise AddressError(
             f"cannot listen on {host}, port {port}: {why}; set HTTP_HOST and HTTP_PORT"
             " (port 0: any free one)"

@@ -15,12 +15,13 @@ Format = Literal["auto", "json", "console"]
 
 MASK = "***"
 
+# Every repetition is bounded, so that no hostile text takes longer than its length explains.
 # Up to the last "@" before a blank, since a password may hold one: rather too much than too little.
-_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://[^\s:/@]*):\S*@")
+_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]{0,20}://[^\s:/@]{0,200}):\S{0,800}@")
 _PARAMETER = re.compile(
     # "token" alone is a word of this trade: "tokens=512" is no secret.
-    r"((?:password|passwd|passphrase|secret|credential|(?:access|api|auth|session)_?token)\w*"
-    r"['\"]?\s*[=:]\s*['\"]?)[^\s&'\",;]+",
+    r"((?:password|passwd|passphrase|secret|credential|(?:access|api|auth|session)_?token)"
+    r"\w{0,40}['\"]?\s{0,4}[=:]\s{0,4}['\"]?)[^\s&'\",;]+",
     re.IGNORECASE,
 )
 _SECRET_KEY = re.compile(
@@ -32,6 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _SHORTEST_SECRET = 4
 # A line is for reading; one hostile record must not fill the disk.
 _LONGEST_VALUE = 4_000
+_LONGEST_TRACEBACK = 20_000
 
 # Clients that repeat themselves at INFO with every poll or rebalance.
 _CHATTY = ("aiokafka", "asyncio", "httpx", "pymongo", "uvicorn", "uvicorn.error")
@@ -142,16 +144,17 @@ def _add(context: dict[str, object]) -> Processor:
 
 def _mask(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
     for key, value in event.items():
-        event[key] = MASK if _SECRET_KEY.search(key) else _masked(value, key == "exception")
+        event[key] = MASK if _SECRET_KEY.search(key) else _masked(value, key)
     return event
 
 
-def _masked(value: Any, long: bool = False) -> Any:
+def _masked(value: Any, key: str = "") -> Any:
     if isinstance(value, str):
-        text = _CONTROL.sub(lambda match: repr(match[0])[1:-1], mask_uri(value))
-        if not long and len(text) > _LONGEST_VALUE:
-            return f"{text[:_LONGEST_VALUE]}... ({len(text)} characters)"
-        return text
+        most = _LONGEST_TRACEBACK if key == "exception" else _LONGEST_VALUE
+        # Cut after the masking, or half a secret would show; what is far beyond is never looked at.
+        text = mask_uri(value[: 2 * most])[:most]
+        text = _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
+        return text if len(value) <= most else f"{text}... ({len(value)} characters)"
     if isinstance(value, dict):
         return {
             str(key): MASK if _SECRET_KEY.search(str(key)) else _masked(inner)

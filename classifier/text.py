@@ -115,23 +115,44 @@ class TextRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 continue
             value, cut = clean(raw, field.characters)
             lowered = value.lower()
-            if not value or lowered in _PLACEHOLDERS or lowered in said:
+            if not value or lowered in _PLACEHOLDERS or _says(said, lowered):
                 continue
-            if first and lowered.startswith(first):
+            if first and _starts(value, first):
                 value = value[len(first) :].lstrip(_JOINTS)
                 if not value:
                     continue
             parts.append(value)
-            first = first or lowered
+            first = first or value
             said = f"{said}\n{lowered}" if said else lowered
             was_cut |= cut
-        text = self.separator.join(parts)
-        if not _LETTER.search(text):
+        if not any(map(_LETTER.search, parts)):
             return "", was_cut
-        return self.prefix + text, was_cut
+        return self.prefix + self.separator.join(parts), was_cut
 
 
 DEFAULT_RECIPE = TextRecipe()
+
+
+def _says(said: str, words: str) -> bool:
+    """Whether the words stand in what was said, and not as a part of longer ones."""
+    at = said.find(words)
+    while at >= 0:
+        end = at + len(words)
+        if not _joined(said[at - 1 : at], words[0]) and not _joined(words[-1], said[end : end + 1]):
+            return True
+        at = said.find(words, at + 1)
+    return False
+
+
+def _starts(value: str, first: str) -> bool:
+    """Whether the value begins by saying `first` again, in small letters or large."""
+    end = len(first)
+    return value[:end].lower() == first.lower() and not _joined(first[-1], value[end : end + 1])
+
+
+def _joined(left: str, right: str) -> bool:
+    """Whether two neighbouring characters belong to one word."""
+    return left.isalnum() and right.isalnum()
 
 
 def clean(raw: str, characters: int) -> tuple[str, bool]:
@@ -148,11 +169,15 @@ def clean(raw: str, characters: int) -> tuple[str, bool]:
         start = blank.end() if blank else 0
         was_cut = len(raw) - start > limit
         raw = raw[start : start + limit]
-    if not (raw.isascii() and raw.isprintable()) or "&" in raw or "<" in raw:
-        raw = _plain(raw)
     value = " ".join(raw.split())
-    if len(value) > characters:
-        return value[:characters].rstrip(), True
+    if not (value.isascii() and value.isprintable()) or "&" in value or "<" in value:
+        value = _plain(value)
+    while len(value) > characters:
+        was_cut = True
+        value = value[:characters].rstrip()
+        if _MOJIBAKE.search(value):
+            # What could not be repaired because of its end may be repaired now that this is gone.
+            value = _plain(value)
     return value, was_cut
 
 
@@ -172,5 +197,6 @@ def _plain(value: str) -> str:
             value = _INVISIBLE.sub("", value)
         if not value.isprintable():
             value = _CONTROL.sub(" ", value)
+        value = " ".join(value.split())
         if value == before:
             return value

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import onnx
 import torch
 
 from classifier.encoder import OfferEncoder
@@ -19,6 +20,13 @@ from compile.checkpoint import Checkpoint
 FILE = "model.onnx"
 OPSET = 17
 """The newest operator set whose LayerNormalization the optimiser fuses in every release we take."""
+
+RANDOM = frozenset(
+    {
+        "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+        "RandomUniformLike",
+    }
+)  # fmt: skip
 
 
 class ExportError(Exception):
@@ -34,6 +42,7 @@ def export(checkpoint: Checkpoint, directory: Path) -> dict[str, int]:
     model = checkpoint.encoder(attention="eager")
     raw = directory / "raw.onnx"
     trace(model, raw)
+    check_inference(raw)
     fused = fuse(model, raw, directory / FILE)
     raw.unlink()
     return fused
@@ -60,6 +69,17 @@ def trace(model: OfferEncoder, file: Path) -> None:
             opset_version=OPSET,
             dynamo=False,
         )
+
+
+def check_inference(file: Path) -> None:
+    """Refuse a graph that draws random numbers: one that was exported in training mode.
+
+    Its answers may not show it, since ONNX Runtime leaves dropout out when it optimises a graph;
+    without optimisation, or in another runtime, every answer would be another.
+    """
+    graph = onnx.load(str(file)).graph
+    if random := sorted({node.op_type for node in graph.node} & RANDOM):
+        raise ExportError(f"exported in training mode: the graph holds {', '.join(random)}")
 
 
 def fuse(model: OfferEncoder, source: Path, target: Path) -> dict[str, int]:

@@ -1,0 +1,33 @@
+"""`python -m compile` as a person meets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from classifier.artifact import Artifact
+from compile.cli import TargetName, app
+
+
+def test_compiles_and_prints_the_path(artifact: Path, tmp_path: Path) -> None:
+    checkpoint = artifact.parent / "checkpoint"
+    done = CliRunner().invoke(
+        app, [str(checkpoint), "--target", "torch-cpu", "--out", str(tmp_path)]
+    )
+    assert done.exit_code == 0, done.output
+    assert Artifact.load(Path(done.stdout.strip())).manifest.target == "torch-cpu"
+
+
+def test_own_mistakes_are_one_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, [str(tmp_path / "nothing"), "--out", str(tmp_path)])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert "no checkpoint" in done.stderr
+
+
+def test_every_target_can_be_named() -> None:
+    from compile.build import TARGETS
+
+    assert {target.value for target in TargetName} == set(TARGETS)

@@ -390,8 +390,8 @@ def _mend(path: Path, size: int) -> list[str]:
     path.touch(mode=0o600)
     with path.open("r+b", buffering=0) as file:
         data = bytearray(file.read())
-        used = struct.unpack_from("i", data)[0] if len(data) >= 8 else 0
-        used, place = min(used, len(data)), 8
+        said = struct.unpack_from("i", data)[0] if len(data) >= 8 else 0
+        used, place = min(said, len(data)), 8
         while place + 4 <= used:
             length = struct.unpack_from("i", data, place)[0]
             value_at = place + 4 + length + (8 - (length + 4) % 8)
@@ -410,7 +410,7 @@ def _mend(path: Path, size: int) -> list[str]:
                 file.write(bytes(16))
             keys.append(key)
             place = value_at + 16
-        if place != used:
+        if place != said:
             file.seek(0)
             file.write(struct.pack("ii", place, 0))
         if hasattr(os, "posix_fallocate"):

@@ -315,15 +315,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; its exit code. A person's own mistake is one line, without a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        return int(app(arguments or ["--help"], prog_name="classifier", standalone_mode=False) or 0)
+        code = app(arguments or ["--help"], prog_name="classifier", standalone_mode=False)
     except SettingsError as error:
         return _fail(str(error), WRONG_SETTING)
     except CommandError as error:
         return _fail(str(error), error.code)
     except TyperException as error:
         return _fail(error.format_message(), error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", INTERRUPTED)
+    # Typer catches Ctrl-C itself.
+    return _fail("interrupted", INTERRUPTED) if code == INTERRUPTED else int(code or 0)
 
 
 def _fail(message: str, code: int) -> int:

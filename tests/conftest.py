@@ -93,10 +93,10 @@ def database(mongodb: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of an artefact with few categories and random weights, by the real road."""
-    from training import tiny
+    """The directory of an artefact that tells a few categories apart, made by the real road."""
+    from training.tiny import tiny_artifact
 
-    return Path(tiny.artifact(tmp_path_factory.mktemp("artifact")))
+    return tiny_artifact(tmp_path_factory.mktemp("artifact"))
 
 
 def _apart(work: Coroutine[object, object, None]) -> None:

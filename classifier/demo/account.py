@@ -7,6 +7,7 @@ hold, read back from there. Nothing that the service counts is believed here.
 from __future__ import annotations
 
 import hashlib
+import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,16 +25,19 @@ from classifier.record import decode_offer
 from classifier.text import TextRecipe
 
 Document = dict[str, Any]
+Example = tuple[Offer, Document, str | None]
+"""An offer as it was sent, its document, and its true category, where that is known."""
 
 CLASSIFIED = "classified"
 DEAD_LETTER = "dead letter"
 SKIPPED = "skipped"
 SUPERSEDED = "superseded"
 
-# Records that are looked up in MongoDB by one query.
-_CHUNK = 1_000
+# Records that are looked up in MongoDB by one query; the embedded database's `$in` is quadratic.
+_CHUNK = 100
 # Of each language so many offers are kept to be shown.
 _SHOWN = 12
+_SEED = 7
 
 
 @dataclass(frozen=True)
@@ -78,14 +82,28 @@ class Account:
     missing: int = 0
     first_missing: str = ""
     languages: dict[str, Right] = field(default_factory=lambda: defaultdict(Right))
-    examples: dict[str, list[tuple[Offer, Document, str | None]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  # by language: the offer as sent, its document, its true category
+    examples: dict[str, list[Example]] = field(default_factory=lambda: defaultdict(list))
+    _met: Counter[str] = field(default_factory=Counter)  # offers by language
+    _draw: random.Random = field(default_factory=lambda: random.Random(_SEED))
 
     def lose(self, what: str) -> None:
         """Count a record that is nowhere to be found."""
         self.missing += 1
         self.first_missing = self.first_missing or what[:200]
+
+    def show(self, language: str, example: Example) -> None:
+        """Keep the example, or not: of all that are given each is as likely to be kept.
+
+        Vitter 1985, "Random Sampling with a Reservoir", algorithm R.
+        """
+        kept = self.examples[language]
+        if len(kept) < _SHOWN:
+            kept.append(example)
+        else:
+            place = self._draw.randrange(self._met[language] + 1)
+            if place < _SHOWN:
+                kept[place] = example
+        self._met[language] += 1
 
     @property
     def overall(self) -> Right:
@@ -152,7 +170,7 @@ async def read_dead_letters(topic: str, client: Mapping[str, Any]) -> Counter[by
     try:
         partitions = [
             TopicPartition(topic, partition)
-            for partition in await consumer.partitions_for_topic(topic) or ()
+            for partition in consumer.partitions_for_topic(topic) or ()
         ]
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
@@ -236,16 +254,14 @@ def _judge(
         return
     judged.add(name)
     language = offer.language or "unknown"
-    shown = account.examples[language]
-    if len(shown) < _SHOWN:
-        shown.append((offer, document, truth))
+    account.show(language, (offer, document, truth))
     if truth is not None:
         account.languages[language].count(
             right=document["category_id"] == truth, certain=document["status"] == "classified"
         )
 
 
-def examples(account: Account, most: int) -> Sequence[tuple[Offer, Document, str | None]]:
+def examples(account: Account, most: int) -> Sequence[Example]:
     """Some offers to show, the languages taking turns."""
     by_language = [account.examples[language] for language in sorted(account.examples)]
     turns = (shown[turn] for turn in range(_SHOWN) for shown in by_language if turn < len(shown))

@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from classifier.artifact import Artifact, Label
-from classifier.demo.account import Account, Right, examples
+from classifier.classification import REMOVED
+from classifier.demo.account import (
+    CLASSIFIED,
+    DEAD_LETTER,
+    SKIPPED,
+    SUPERSEDED,
+    Account,
+    Right,
+    examples,
+)
 from classifier.demo.service import Snapshot
 
 _EXAMPLES = 12
-_TITLE_CHARACTERS = 46
 
 
 @dataclass(frozen=True)
@@ -33,19 +43,34 @@ def show(
     console.print(_figures(account, run))
     if truth is not None and account.languages:
         console.print(_accuracy(account, truth))
-    console.print(_examples(account, artifact))
-    console.print(_endpoints(run))
+    console.print(_examples(account, artifact, console.width))
+    console.print(_endpoints(run, console.width))
+
+
+_SAID = {
+    CLASSIFIED: "classified",
+    SUPERSEDED: "superseded by a newer event",
+    REMOVED: "removed",
+    DEAD_LETTER: "dead letters",
+    SKIPPED: "skipped",
+}
 
 
 def line(account: Account) -> str:
     """The account in one line."""
-    parts = ", ".join(f"{count:,} {end}" for end, count in sorted(account.found.items()) if count)
+    parts = ", ".join(
+        f"{account.found[end]:,} {said}" for end, said in _SAID.items() if account.found[end]
+    )
     found = sum(account.found.values())
-    return f"{account.sent:,} records sent, {found:,} accounted for: {parts}"
+    return f"{account.sent:,} records sent, {found:,} accounted for: {parts or 'nothing'}"
+
+
+def _table(title: str, *, head: bool = True) -> Table:
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_header=head)
 
 
 def _figures(account: Account, run: Run) -> Table:
-    table = Table(title="Offers in, categories out", title_justify="left", show_header=False)
+    table = _table("Offers in, categories out", head=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_row("records", f"{account.sent:,}")
@@ -55,14 +80,15 @@ def _figures(account: Account, run: Run) -> Table:
         age = run.last.age(quantile)
         # The histogram's buckets are too wide for more digits.
         table.add_row(f"offer age, {name}", "none" if age is None else f"{age:.2g} s")
+    table.add_section()
     for outcome, count in run.last.outcomes.items():
         if count:
-            table.add_row(outcome.replace("_", " "), f"{count:,}")
+            table.add_row(f"counted {outcome.replace('_', ' ')}", f"{count:,}")
     return table
 
 
 def _accuracy(account: Account, truth: str) -> Table:
-    table = Table(title=f"Accuracy against {truth}", title_justify="left")
+    table = _table(f"Accuracy against {truth}")
     table.add_column("language")
     for name in ("offers", "accuracy", "certain", "accuracy of those"):
         table.add_column(name, justify="right")
@@ -85,21 +111,23 @@ def _shares(right: Right) -> tuple[str, str, str, str]:
     )
 
 
-def _examples(account: Account, artifact: Artifact) -> Table:
+def _examples(account: Account, artifact: Artifact, width: int) -> Table:
     labels = {label.id: label for label in artifact.labels}
-    table = Table(title="As read back from MongoDB", title_justify="left")
-    for name in ("offer", "", "title", "category"):
-        table.add_column(name, no_wrap=True)
+    table = _table("A few of them, as read back from MongoDB")
+    for name in ("", "title", "category"):
+        table.add_column(name)
     table.add_column("score", justify="right")
     table.add_column("status")
+    # What the terminal has beside the short columns and the space between all of them.
+    free = max(40, width - 35)
     for offer, document, truth in examples(account, _EXAMPLES):
         title = " ".join((offer.title or offer.description or "").split())
-        right = "" if truth is None else " ✓" if truth == document["category_id"] else " ✗"
+        right = "" if truth is None else "✓ " if truth == document["category_id"] else "✗ "
+        name = _name(labels.get(document["category_id"]), document, offer.language)
         table.add_row(
-            _plain(offer.offer_id[:18]),
-            offer.language or "",
-            _plain(title[:_TITLE_CHARACTERS]),
-            _plain(_name(labels.get(document["category_id"]), document, offer.language)) + right,
+            _short(offer.language or "", 2),
+            _short(title, free * 3 // 5),
+            _short(right + name, free * 2 // 5),
             f"{document['score']:.2f}",
             document["status"],
         )
@@ -111,16 +139,15 @@ def _name(label: Label | None, document: Mapping[str, object], language: str | N
     return names.get(language or "") or names.get("en") or str(document["category_id"])
 
 
-def _endpoints(run: Run) -> Table:
-    table = Table(title="Where it answered while it ran", title_justify="left", show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right")
-    table.add_column()
+def _endpoints(run: Run, width: int) -> Table:
+    table = _table("Where it answered while it ran", head=False)
     for url, (status, body) in run.answers.items():
-        table.add_row(url, str(status), _plain(body))
+        table.add_row(url, str(status), _short(body, max(20, width - len(url) - 12)))
     return table
 
 
-def _plain(text: str) -> str:
-    """Text from outside: its brackets are no markup, and it cannot steer the terminal."""
-    return "".join(each if each.isprintable() else " " for each in text).replace("[", "\\[")
+def _short(text: str, cells: int) -> Text:
+    """Text from outside in one line of so many cells: it is no markup, and steers no terminal."""
+    line = Text("".join(each if each.isprintable() else " " for each in text))
+    line.truncate(cells, overflow="ellipsis")
+    return line

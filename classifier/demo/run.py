@@ -38,6 +38,7 @@ SEED = 20_240_229
 PARTITIONS = 4
 # So many records may be on their way at once. Enough to keep the service busy, and few enough for
 # an offer's age to be that of a stream that keeps up: a flood would only measure its own length.
+# In batches of a quarter of that, one is fetched while others are computed and written.
 WINDOW = 2_000
 # With no record done for so long, something is broken.
 STALL_SECONDS = 90.0
@@ -80,7 +81,7 @@ def demo(options: Options, console: Console | None = None) -> int:
         run = _stream(options, artifact, settings, console)
         result = _settle(options, artifact, settings)
         report.show(console, result, run, artifact, _truth(options))
-    console.print(report.line(result))
+    _say(console)(report.line(result))
     if result.missing:
         raise DemoError(f"{result.missing:,} records are lost, the first: {result.first_missing}")
     counted = run.last.done
@@ -122,6 +123,11 @@ def _settings(artifact: Artifact, bootstrap: str, uri: str) -> Settings:
             "mongodb_uri": uri,
             "mongodb_database": name,
             "model": artifact.path,
+            # The embedded broker makes the first member of a group wait for others for half of
+            # this. Six seconds is the least that Kafka allows unless told otherwise.
+            "kafka_session_timeout_ms": 6_000,
+            "revoke_seconds": 3,
+            "fetch_offers": WINDOW // 4,
             "http_host": "127.0.0.1",
             "http_port": servers.free_port(),
             "log_format": "console",
@@ -223,9 +229,15 @@ def _stream(
         for path in _PATHS:
             status, body = serving.get(path)
             url = f"http://127.0.0.1:{serving.port}{path}"
-            answers[url] = (status, body.strip().split("\n", 1)[0][:60])
+            answers[url] = (status, _beginning(body))
         serving.stop()
     return report.Run(seconds, last, answers)
+
+
+def _beginning(body: str) -> str:
+    """The first line that is no comment."""
+    lines = (line for line in body.splitlines() if not line.startswith("#"))
+    return next(lines, "")[:80]
 
 
 class _Sending:
@@ -308,7 +320,7 @@ def _watch(
             live.update(Text(line))
             if not console.is_terminal and now - spoken > _LINE_SECONDS:
                 spoken = now
-                console.print(line, highlight=False)
+                _say(console)(line)
             if now - moved > STALL_SECONDS:
                 _, body = serving.get("/readyz")
                 raise DemoError(
@@ -343,7 +355,7 @@ def _settle(options: Options, artifact: Artifact, settings: Settings) -> Account
 
 
 def _say(console: Console) -> Callable[[str], None]:
-    return lambda line: console.print(line, highlight=False, markup=False)
+    return lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from classifier.demo import DemoError
 
+_COMMAND = (sys.executable, "-m", "classifier", "serve")
 _READY_SECONDS = 90.0
 _STOP_SECONDS = 60.0
 
@@ -149,7 +150,7 @@ def running(settings: Mapping[str, str]) -> Iterator[Service]:
         log = Path(directory) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "classifier", "serve"],
+                _COMMAND,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

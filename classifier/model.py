@@ -81,7 +81,7 @@ class Model:
         self._labels = [label.id for label in artifact.labels]
         thresholds = [manifest.thresholds.get(label, manifest.threshold) for label in self._labels]
         self._scorer = Scorer(
-            self._labels, manifest.temperature, np.array(thresholds, np.float32), alternatives
+            self._labels, manifest.temperature, np.array(thresholds, np.float64), alternatives
         )
         self._cache = PredictionCache(cache_offers)
         self._batch_tokens = batch_tokens

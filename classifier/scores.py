@@ -33,7 +33,7 @@ class Scorer:
         self,
         labels: list[str],
         temperature: float,
-        thresholds: NDArray[np.float32],
+        thresholds: NDArray[np.float64],
         alternatives: int,
     ) -> None:
         """`labels` in logit order; `thresholds` (labels,) are the least score to be classified."""
@@ -51,12 +51,13 @@ class Scorer:
         """
         if not len(logits):
             return []
-        scaled = logits / self._temperature
-        peak = scaled.max(axis=1, keepdims=True)
-        exponents = np.exp(scaled - peak)
+        with np.errstate(over="ignore"):  # what overflows is not finite, or has a score of zero
+            scaled = logits / self._temperature
+            finite = np.isfinite(scaled).all(axis=1)
+            if not finite.all():
+                raise NotFiniteError(f"{np.count_nonzero(~finite)} rows")
+            exponents = np.exp(scaled - scaled.max(axis=1, keepdims=True))
         scores = exponents / exponents.sum(axis=1, keepdims=True)
-        if not np.isfinite(scores).all():
-            raise NotFiniteError(f"{np.count_nonzero(~np.isfinite(scores).all(axis=1))} rows")
         best = self._best(logits)
         rows = np.arange(len(logits))[:, None]
         best_scores = np.round(scores[rows, best].astype(np.float64), SCORE_DECIMALS)

@@ -30,6 +30,8 @@ MOST_BODY_BYTES: Final = 1 << 20
 _BODY_SECONDS: Final = 10.0
 # The body's own two levels, then an offer's.
 _MOST_DEPTH: Final = MAX_DEPTH + 2
+# A body that takes more than a few milliseconds to look through is looked through beside the loop.
+_LARGE_BYTES: Final = 1 << 16
 # What is left of a body that is refused is read and dropped, up to here and for so long, since a
 # client that is cut off while it writes never sees why.
 _DROPPED_BYTES: Final = 8 << 20
@@ -282,20 +284,24 @@ _ERRORS: Final[dict[int | str, str]] = {
 
 
 async def _classify(service: Service, request: Request) -> Response:
+    body: bytes | None = None
     try:
         with service.seat():
-            offers = _offers(await _read(request))
+            body = await _read(request)
+            if len(body) > _LARGE_BYTES:
+                offers = await asyncio.to_thread(_offers, body)
+            else:
+                offers = _offers(body)
             results = await service.classify(offers) if offers else ()
     except HTTPException as error:
         return _error(error.status_code, str(error.detail))
     except ClientDisconnect:
         return _error(400, "the body ended early")
-    except BusyError as error:
-        await _drop(request)
-        return _error(429, str(error), {"Retry-After": "1"})
-    except UnavailableError as error:
-        await _drop(request)
-        return _error(503, str(error), {"Retry-After": "5"})
+    except (BusyError, UnavailableError) as error:
+        if body is None:
+            await _drop(request)
+        status, seconds = (429, "1") if isinstance(error, BusyError) else (503, "5")
+        return _error(status, str(error), {"Retry-After": seconds})
     except FailedError as error:
         return _error(500, str(error))
     return _json(200, {"results": [_shown(result) for result in results]})

@@ -319,6 +319,7 @@ async def test_classify_gives_one_result_an_offer_in_order(serve: Any) -> None:
         await running.ready()
         response = await running.classify(OFFER, {"title": "no id"}, {"offer_id": "b"}, 7)
         assert response.status_code == 200
+        assert "server" not in response.headers
         kettle = {
             "category_id": "kettles",
             "score": 0.75,

@@ -6,7 +6,8 @@ swapped, another truncation. Only answers show it, and only answers at every len
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import numpy as np
@@ -49,11 +50,22 @@ def reference_logits(model: OfferEncoder, rows: Sequence[Sequence[int]]) -> Logi
     """What the checkpoint answers (rows, labels), each row of token ids asked alone: no padding."""
     model.eval()
     answers = []
-    with torch.inference_mode():
+    with torch.inference_mode(), one_thread():
         for row in rows:
             ids = torch.tensor([row], dtype=torch.int64)
             answers.append(model(ids, torch.ones_like(ids))[0].numpy())
     return np.stack(answers)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch on one thread: for so little work, handing it out costs more than doing it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def golden_answers(

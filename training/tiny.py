@@ -7,13 +7,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import torch
 
 from classifier.artifact import Label, set_current
 from classifier.offer import Offer
 from classifier.text import DEFAULT_RECIPE
 from compile.build import build
 from compile.checkpoint import Checkpoint
+from compile.verify import one_thread
 from training.examples import examples
 from training.fit import Schedule
 from training.scratch import Shape, train
@@ -86,12 +86,8 @@ def tiny_checkpoint(
     Two layers, at most 32 tokens. It tells its few categories apart by their words; equal arguments
     give equal answers, other seeds other ones.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # for so little work, handing it out costs more than doing it
-    try:
+    with one_thread():
         return _train(path, labels, seed)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _train(path: Path, labels: Mapping[str, Mapping[str, str]], seed: int) -> Checkpoint:

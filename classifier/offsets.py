@@ -95,7 +95,8 @@ class Offsets:
             return
         for partition, end in offsets.items():
             held = self._partitions[partition]
-            held.committed = end
+            if held.committed is None or end > held.committed:
+                held.committed = end
             while held.claims and held.claims[0].spans[partition][1] <= end:
                 held.claims.popleft()
 

@@ -26,6 +26,7 @@ from pydantic import SecretStr
 from classifier import address, link
 from classifier.artifact import Artifact, Description, publish
 from classifier.settings import Settings
+from classifier.slot import Slot
 from classifier.supervisor import Backoff, Supervisor, Timing
 from classifier.text import TextRecipe
 
@@ -228,6 +229,18 @@ async def test_a_worker_that_cannot_start_for_good_stops_the_service_with_its_co
     )
     supervisor = Supervisor(settings, Artifact.load(model), tmp_path, argv(str(code)), QUICK)
     assert await asyncio.wait_for(supervisor.serve(), 20) == code
+
+
+async def test_once_a_worker_was_ready_no_exit_code_stops_the_service(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve() as running:
+        await running.ready()
+        monkeypatch.setattr(running.supervisor, "_argv", argv("3"))
+        running.process().kill()
+        await until(lambda: running.supervisor._slots[0].restarts["exited"] >= 2)
+        monkeypatch.setattr(running.supervisor, "_argv", argv("ok"))
+        await running.ready()
 
 
 async def test_a_worker_that_fails_for_now_is_tried_again(serve: Any) -> None:
@@ -542,6 +555,39 @@ async def test_a_worker_that_does_not_drain_is_killed_within_the_bound(serve: An
     assert not psutil.pid_exists(pid)
 
 
+async def test_a_second_stop_waits_for_nobody(serve: Any) -> None:
+    async with serve("stubborn", drain_seconds=60) as running:
+        await running.ready()
+        running.supervisor.stop()
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+
+
+async def test_a_worker_that_is_still_starting_holds_up_no_stop(serve: Any) -> None:
+    async with serve("deaf", drain_seconds=60) as running:
+        await until(lambda: running.supervisor._slots[0].process is not None)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+
+
+async def test_a_fault_of_our_own_ends_the_service_and_its_workers(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(
+        mongodb_uri=SecretStr("mongodb://ann:s3cr3t@db"), http_port=0, model=model, drain_seconds=1
+    )
+    supervisor = Supervisor(settings, Artifact.load(model), tmp_path, argv("ok"), QUICK)
+    served = asyncio.create_task(supervisor.serve())
+    await until(lambda: supervisor._slots[0].status)
+    process = supervisor._slots[0].process
+    assert process is not None
+    # The watch finds something it cannot judge.
+    monkeypatch.setattr(Slot, "hanging", lambda slot, now: 1 / 0)
+    assert await asyncio.wait_for(served, 20) == 1
+    assert not psutil.pid_exists(process.pid)
+
+
 class Command:
     """The supervisor as a process of its own, over stand-in workers."""
 
@@ -649,6 +695,18 @@ def test_a_taken_port_is_one_line_and_exit_code_2(command: Callable[..., Command
         f"cannot listen on 127.0.0.1, port {port}: Address already in use;"
         " set HTTP_HOST and HTTP_PORT (port 0: any free one)"
     )
+
+
+def test_an_endpoint_file_that_cannot_be_written_is_one_line_and_exit_code_2(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    (tmp_path / "endpoint").mkdir()
+    (tmp_path / "endpoint" / "full").touch()
+    code, lines = command().end()
+    assert code == 2
+    (line,) = (line for line in lines if line["level"] == "error")
+    assert line["event"].startswith(f"cannot write CLASSIFIER_ENDPOINT_FILE={tmp_path}/endpoint: ")
+    assert line["exit_code"] == 2
 
 
 def test_a_model_that_is_not_there_is_one_line_and_exit_code_3(

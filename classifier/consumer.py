@@ -242,7 +242,11 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
             return
         if epoch == self._offsets.epoch:
             done = self._offsets.done(positions)
-            self.lag = {p: max(0, ends[p] - offset) for p, offset in done.items()}
+            # A fetch may have seen the end more lately than it was asked for.
+            self.lag = {
+                p: max(0, max(ends[p], self._consumer.highwater(p) or 0) - offset)
+                for p, offset in done.items()
+            }
         self._outages.ended(SERVICE)
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:

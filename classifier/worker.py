@@ -47,7 +47,7 @@ EXIT_MODEL = 3
 SOCKET = "supervisor.sock"
 
 STATUS_SECONDS = 1.0
-CHECK_SECONDS = 5.0
+CHECK_SECONDS = 2.0
 START_RETRY_SECONDS = 2.0
 
 _log = log.get("worker")
@@ -64,7 +64,7 @@ class Worker:
         line: link.WorkerLink | None = None,
     ) -> None:
         self._settings = settings
-        self._metrics = metrics
+        self.metrics = metrics
         self._slot = slot
         self._line = line
         self._outages = Outages()
@@ -121,12 +121,12 @@ class Worker:
         seconds = round(time.monotonic() - started, 2)
         _log.info("model ready", artifact=artifact, threads=threads, seconds=seconds)
         loop = asyncio.get_running_loop()
-        return EngineThread(model, settings.interactive_share, self._outages, self._metrics, loop)
+        return EngineThread(model, settings.interactive_share, self._outages, self.metrics, loop)
 
     async def _serve(self, engine: EngineThread) -> None:
         """Connects to MongoDB, then to Kafka, each for as long as it takes, and works."""
         settings = self._settings
-        store = Store(settings, self._outages, self._metrics)
+        store = Store(settings, self._outages, self.metrics)
         producer = AIOKafkaProducer(
             **client_settings(settings),
             acks="all",
@@ -139,14 +139,14 @@ class Worker:
             settings.kafka_dead_letter_topic,
             settings.dead_letter_bytes,
             self._outages,
-            self._metrics,
+            self.metrics,
         )
         static = settings.kafka_group_instance_id
         consumer = OfferConsumer(
             settings,
             self._offsets,
             self._outages,
-            self._metrics,
+            self.metrics,
             f"{static}-{self._slot}" if static else None,
         )
         pipeline = Pipeline(
@@ -156,7 +156,7 @@ class Worker:
             consumer,
             store,
             dead_letters,
-            self._metrics,
+            self.metrics,
         )
         consumer.finish = pipeline.finished
         self._consumer, self._pipeline = consumer, pipeline
@@ -219,11 +219,12 @@ class Worker:
 
     async def _report(self) -> None:
         while self._line is not None:
-            await self._line.send_status(self._status())
+            await self._line.send_status(self.status())
             self._report_now.clear()
             await _within(STATUS_SECONDS, self._report_now.wait())
 
-    def _status(self) -> link.Status:
+    def status(self) -> link.Status:
+        """How this worker is, as the supervisor is told."""
         consumer, engine = self._consumer, self._engine
         golden = engine is not None and ENGINE not in self._outages
         joined = consumer is not None and consumer.joined and KAFKA not in self._outages

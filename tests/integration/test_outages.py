@@ -1,0 +1,160 @@
+"""Outages: waited for, named, and never taken for bad data."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from pymongo import UpdateOne
+
+from classifier.engine_thread import EngineThread
+from classifier.model import DeviceError, Model, Question
+from classifier.store import Store, Written
+from tests.integration.harness import (
+    Database,
+    Place,
+    classifications,
+    committed,
+    dead_letters,
+    done,
+    offer,
+    produce,
+    until,
+    working,
+)
+
+
+async def test_database_that_is_away_for_a_while_costs_nothing(
+    place: Place, own_database: Database
+) -> None:
+    """Promise 3: killed in the middle and started again with its data."""
+    place = replace(place, mongodb=own_database.uri)
+    settings = place.settings(fetch_offers=50, mongodb_timeout_ms=500)
+    async with working(settings) as worker:
+        await until(lambda: worker.status().joined, "joined")
+        await produce(place, [offer(f"o{n}") for n in range(400)])
+        await until(lambda: worker.metrics.writes.value("inserted") > 0, "work moves")
+        await asyncio.to_thread(own_database.kill)
+        await produce(place, [offer(f"o{n}") for n in range(400, 600)])
+        await until(lambda: "mongodb" in worker.status().waiting_on, "the outage is named")
+        status = worker.status()
+        assert not status.mongodb
+        assert any("mongodb is away" in reason for reason in status.reasons)
+        await asyncio.to_thread(own_database.start)
+        await done(place)
+        await until(lambda: not worker.status().waiting_on, "the outage is over")
+        assert worker.status().mongodb
+    assert set(await classifications(place)) == {f"o{n}" for n in range(600)}
+    assert await dead_letters(place) == []
+
+
+async def test_database_that_is_away_at_the_start_is_waited_for(
+    place: Place, own_database: Database
+) -> None:
+    own_database.kill()
+    place = replace(place, mongodb=own_database.uri)
+    await produce(place, [offer("o1")])
+    async with working(place.settings(mongodb_timeout_ms=300)) as worker:
+        await until(lambda: "mongodb" in worker.status().waiting_on, "the outage is named")
+        assert not worker.status().joined
+        await asyncio.to_thread(own_database.start)
+        await done(place)
+    assert set(await classifications(place)) == {"o1"}
+
+
+async def test_rebalance_during_an_outage_keeps_the_pause_and_the_lag_grows(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group is kept, no more is taken, and what is committed is what is written."""
+    away = asyncio.Event()
+    honest = Store.write
+
+    async def write(
+        store: Store, updates: Sequence[UpdateOne], wanted: Callable[[], bool]
+    ) -> Written:
+        while away.is_set() and wanted():
+            await asyncio.sleep(0.05)
+        return await honest(store, updates, wanted)
+
+    monkeypatch.setattr(Store, "write", write)
+    settings = place.settings(fetch_offers=10, batches_in_flight=2, revoke_seconds=1)
+    away.set()
+    async with working(settings) as first:
+        await until(lambda: first.status().joined, "joined")
+        await produce(place, [{"value": offer(f"o{n}"), "partition": n % 4} for n in range(400)])
+        await until(lambda: first.status().in_flight > 0, "something in flight")
+        async with working(settings) as second:
+            await until(lambda: second.status().joined, "the second joined")
+            await until(lambda: first.status().joined, "the first is back")
+            # Long enough for both to be full and paused, polling on.
+            await until(lambda: sum(_lags(first)) + sum(_lags(second)) >= 400, "lag is seen")
+            await produce(
+                place, [{"value": offer(f"p{n}"), "partition": n % 4} for n in range(100)]
+            )
+            await until(lambda: sum(_lags(first)) + sum(_lags(second)) >= 490, "the lag grows")
+            assert first.status().in_flight <= 20
+            assert second.status().in_flight <= 20
+            assert sum((await committed(place)).values()) == 0
+            assert first.status().joined
+            assert second.status().joined
+            away.clear()
+            await done(place)
+    assert len(await classifications(place)) == 500
+    assert await dead_letters(place) == []
+
+
+def _lags(worker: object) -> list[int]:
+    lag: dict[str, int] = worker.status().lag  # type: ignore[attr-defined]
+    return list(lag.values())
+
+
+async def test_device_that_fails_is_waited_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 3 for the engine: no offer is set aside because the device had a fault."""
+    broken_until = time.monotonic() + 4
+    honest = Model.compute
+
+    def compute(model: Model, question: Question, call: object) -> None:
+        if time.monotonic() < broken_until:
+            raise DeviceError("the device was reset")
+        honest(model, question, call)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Model, "compute", compute)
+    async with working(place.settings()) as worker:
+        await produce(place, [offer(f"o{n}") for n in range(50)])
+        await done(place)
+        assert worker.status().golden
+    assert len(await classifications(place)) == 50
+    assert await dead_letters(place) == []
+
+
+async def test_slow_engine_holds_the_group_and_processes_nothing_twice(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that outlives the longest poll interval does not cost the membership."""
+    honest = EngineThread._turn
+    calls = 0
+
+    def turn(thread: EngineThread, job: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls in {3, 6}:
+            time.sleep(5)
+        honest(thread, job)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(EngineThread, "_turn", turn)
+    settings = place.settings(
+        kafka_max_poll_interval_ms=3_000, fetch_offers=20, batches_in_flight=1
+    )
+    async with working(settings) as worker:
+        await until(lambda: worker.status().joined, "joined")
+        await produce(place, [offer(f"o{n}") for n in range(200)])
+        await done(place)
+        assert worker.metrics.rebalances.value == 1
+        assert worker.metrics.writes.value("inserted") == 200
+        assert worker.metrics.writes.value("updated") == 0
+        assert worker.metrics.writes.value("unchanged") == 0

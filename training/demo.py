@@ -23,6 +23,9 @@ SAMPLE_OFFERS = 60_000
 MOST_OFFERS = 65_000
 """More are not trained on: on two cores the time would exceed two minutes."""
 
+THREADS: int | None = None
+"""None takes what the CPU quota allows."""
+
 SHAPE = Shape()
 SCHEDULE = Schedule()
 
@@ -48,7 +51,7 @@ def demo_model(out: Path, train_file: Path | None, seed: int, say: Say) -> Demo:
     On the offers of `train_file`, or else on the sample catalogue. Raises DataError, CompileError.
     """
     clock = Stopwatch()
-    torch.set_num_threads(min(cpu.quota(), torch.get_num_threads()))
+    torch.set_num_threads(THREADS or cpu.quota())
     source = _file(train_file) if train_file else _sample(seed)
     given = limit(source.examples, MOST_OFFERS, np.random.default_rng(seed))
     if left_out := len(source.examples.texts) - len(given.texts):

@@ -169,8 +169,10 @@ class Database:
     def start(self) -> None:
         """Starts it with the data that it had, and waits until it takes writes."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "secantus", "--port", str(self._port), "--sync-on-commit"]
-            + ["--storage-path", str(self._storage), "--log-level", "ERROR"]
+            [
+                *(sys.executable, "-m", "secantus", "--sync-on-commit", "--log-level", "ERROR"),
+                *("--port", str(self._port), "--storage-path", str(self._storage)),
+            ]
         )
         deadline = time.monotonic() + PATIENCE
         while not servers.database_answers(self.uri):

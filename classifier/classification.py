@@ -1,13 +1,14 @@
 """What is stored of an offer, and the guard by which the newest event wins.
 
-Events of one offer are ordered by (revision, Kafka timestamp, promotion of the model, offset);
-no revision counts below every revision. MongoDB compares arrays element by element and null below
-numbers, so the whole order is one comparison of two arrays, inside one pipeline update on `_id`
-alone. A filter on the revision would make a stale event's upsert fail with a duplicate key.
+Events of one offer are ordered by (revision, Kafka timestamp, promotion of the model, offset,
+partition); no revision counts below every revision. MongoDB compares arrays element by element and
+null below numbers, so the whole order is one comparison of two arrays, inside one pipeline update
+on `_id` alone. A filter on the revision would make a stale event's upsert fail with a duplicate
+key.
 
-The offset decides only between events of one millisecond, which for one key are those of one
-partition. The very same event answered by the same model leaves the document as it is; answered by
-another model it replaces it.
+Offset and partition decide only between events of one millisecond: with a key those are of one
+partition, without one any order will do if it is always the same. The very same event answered by
+the same model leaves the document as it is; answered by another model it replaces it.
 """
 
 from __future__ import annotations
@@ -52,10 +53,15 @@ class Answered:
         return self.offer.offer_id
 
     @property
-    def order(self) -> tuple[int, int, int]:
+    def order(self) -> tuple[int, int, int, int]:
         """Which of two events of one batch is newer; their model is the same."""
-        revision = self.offer.revision
-        return (-1 if revision is None else revision), self.record.timestamp, self.record.offset
+        revision, record = self.offer.revision, self.record
+        return (
+            -1 if revision is None else revision,
+            record.timestamp,
+            record.offset,
+            record.partition,
+        )
 
 
 Event = Answered | Removal
@@ -91,14 +97,15 @@ def upsert(classification: Document) -> UpdateOne:
     """
     revision = classification["revision"]
     timestamp = classification["timestamp"]
-    offset = classification["source"]["offset"]
-    model = {"$literal": classification["model"]}
-    stored = [*_STORED, "$promotion", "$source.offset", {"$eq": ["$model", model]}]
-    event = {"$literal": [revision, timestamp, classification["promotion"], offset, False]}
+    source = classification["source"]
+    place = [source["offset"], source["partition"]]
+    is_same_model = {"$eq": ["$model", {"$literal": classification["model"]}]}
+    stored = ["$revision", "$timestamp", "$promotion", *_PLACE, is_same_model]
+    event = {"$literal": [revision, timestamp, classification["promotion"], *place, False]}
     over_marker = {
         "$or": [
             {"$gt": ["$revision", {"$literal": revision}]},
-            {"$gte": [_CAME, {"$literal": [timestamp, offset]}]},
+            {"$gte": [_CAME, {"$literal": [timestamp, *place]}]},
         ]
     }
     keep = {"$cond": [_IS_MARKER, over_marker, {"$gt": [stored, event]}]}
@@ -111,13 +118,16 @@ def remove(removal: Removal, at: datetime) -> UpdateOne:
     A tombstone without a revision takes the stored one's.
     """
     record = removal.record
-    came = [record.timestamp, record.offset]
+    came = [record.timestamp, record.offset, record.partition]
     if removal.revision is None:
         revision: Any = {"$ifNull": ["$revision", None]}
         keep = {"$gte": [_CAME, {"$literal": came}]}
     else:
         revision = {"$literal": removal.revision}
-        stored = ["$revision", *_CAME]
+        # A marker without a revision was left by a tombstone that found nothing to take one from.
+        # Only the time says which of the two is newer.
+        otherwise: Document = {"$cond": [_IS_MARKER, revision, None]}
+        stored: list[Any] = [{"$ifNull": ["$revision", otherwise]}, *_CAME]
         keep = {"$gte": [stored, {"$literal": [removal.revision, *came]}]}
     marker = {
         "_id": {"$literal": removal.offer_id},
@@ -150,8 +160,8 @@ def waves(events: Iterable[Event]) -> Iterator[list[Event]]:
         by_id = {offer_id: seen[1:] for offer_id, seen in by_id.items() if len(seen) > 1}
 
 
-_STORED = ["$revision", "$timestamp"]
-_CAME = ["$timestamp", "$source.offset"]
+_PLACE = ["$source.offset", "$source.partition"]
+_CAME = ["$timestamp", *_PLACE]
 _IS_MARKER = {"$eq": ["$status", REMOVED]}
 
 

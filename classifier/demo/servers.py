@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -162,6 +163,14 @@ async def delete_topics(
         await admin.close()
 
 
+def tied(signal_name: str) -> list[str]:
+    """What to put before a command so that its process gets the signal when this thread is gone,
+    even if that was killed outright. Nothing where the system has no such thing (macOS).
+    """
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", signal_name, "--"] if setpriv else []
+
+
 def _plain_broker() -> bool:
     return os.environ.get("KAFKA_SECURITY_PROTOCOL", "PLAINTEXT").upper() == "PLAINTEXT"
 
@@ -206,7 +215,7 @@ def _running(
             # A session of its own: Ctrl-C in the terminal reaches the demo, which then ends the
             # worker before the servers that the worker still writes to.
             process = subprocess.Popen(
-                command(port),
+                [*tied("SIGKILL"), *command(port)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -18,6 +18,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from classifier.demo import DemoError
+from classifier.demo.servers import tied
 
 _COMMAND = (sys.executable, "-m", "classifier", "serve")
 _READY_SECONDS = 90.0
@@ -150,7 +151,7 @@ def running(settings: Mapping[str, str]) -> Iterator[Service]:
         log = Path(directory) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                _COMMAND,
+                [*tied("SIGTERM"), *_COMMAND],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from classifier.artifact import Artifact, ArtifactError, current
 from classifier.demo import DemoError
+from classifier.demo.servers import tied
 
 _COMMAND = (sys.executable, "-m", "training", "demo-model")
 _ASKED = ("torch", "transformers", "onnx", "onnxruntime")
@@ -59,7 +60,7 @@ def _kept(directory: Path) -> Artifact | None:
 
 
 def _train(train: Path | None, directory: Path) -> None:
-    command = [*_COMMAND, "--out", str(directory)]
+    command = [*tied("SIGTERM"), *_COMMAND, "--out", str(directory)]
     if train:
         command += ["--train", str(train)]
     # Its progress goes to the terminal; its answer, one line of JSON, is in the directory too.

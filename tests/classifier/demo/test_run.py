@@ -190,7 +190,18 @@ def test_missing_package_is_one_line(
         demo(Options(models=tmp_path), console)
 
 
-def test_terminated_demo_leaves_no_process(models: Path) -> None:
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        signal.SIGINT,
+        pytest.param(
+            signal.SIGKILL,
+            marks=pytest.mark.skipif(not shutil.which("setpriv"), reason="Linux only"),
+        ),
+    ],
+)
+def test_demo_that_is_stopped_leaves_no_process(models: Path, number: signal.Signals) -> None:
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -206,10 +217,11 @@ def test_terminated_demo_leaves_no_process(models: Path) -> None:
         while len(children) < 4 and time.monotonic() < deadline:
             time.sleep(0.1)
             children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         out, _ = process.communicate(timeout=60)
     assert len(children) >= 4
-    assert process.returncode == 128 + signal.SIGTERM, out
+    expected = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGKILL: -9}
+    assert process.returncode == expected[number], out
     assert b"Traceback" not in out
-    _, alive = psutil.wait_procs(children, timeout=15)
+    _, alive = psutil.wait_procs(children, timeout=30)
     assert alive == []

@@ -115,26 +115,26 @@ def upsert(classification: Document) -> UpdateOne:
 def remove(removal: Removal, at: datetime) -> UpdateOne:
     """Leaves a marker in place of a classification, unless the stored event is newer.
 
-    A tombstone without a revision takes the stored one's.
+    A tombstone without a revision takes the stored one's, which may be lower than one still to
+    come. So a marker never goes back in time: a tombstone that came earlier only raises its
+    revision.
     """
     record = removal.record
     came = [record.timestamp, record.offset, record.partition]
+    came_earlier = {"$gte": [_CAME, {"$literal": came}]}
     if removal.revision is None:
         revision: Any = {"$ifNull": ["$revision", None]}
-        keep = {"$gte": [_CAME, {"$literal": came}]}
+        keep = came_earlier
     else:
         revision = {"$literal": removal.revision}
-        # A marker without a revision was left by a tombstone that found nothing to take one from.
-        # Only the time says which of the two is newer.
-        otherwise: Document = {"$cond": [_IS_MARKER, revision, None]}
-        stored: list[Any] = [{"$ifNull": ["$revision", otherwise]}, *_CAME]
-        keep = {"$gte": [stored, {"$literal": [removal.revision, *came]}]}
+        keep = {"$gte": [["$revision", *_CAME], {"$literal": [removal.revision, *came]}]}
+    raised = {"$and": [_IS_MARKER, came_earlier]}
     marker = {
         "_id": {"$literal": removal.offer_id},
         "status": REMOVED,
         "revision": revision,
-        "timestamp": record.timestamp,
-        "source": {"$literal": _source(record)},
+        "timestamp": {"$cond": [raised, "$timestamp", record.timestamp]},
+        "source": {"$cond": [raised, "$source", {"$literal": _source(record)}]},
         "removed_at": at,
     }
     return _guarded(removal.offer_id, keep, marker)

@@ -276,6 +276,21 @@ def test_tombstone_of_a_lower_revision_leaves_the_marker_of_a_higher_one(
     assert (stored(collection)["revision"], stored(collection)["timestamp"]) == (3, TIMESTAMP + 5)
 
 
+@pytest.mark.parametrize("seen", [None, 1])
+def test_late_tombstone_raises_the_revision_of_a_marker_and_never_moves_it_back_in_time(
+    collection: Collected, seen: int | None
+) -> None:
+    if seen is not None:
+        write(collection, offer(1, seen))
+    write(collection, tombstone(5))
+    write(collection, tombstone(3, 2))
+    found = stored(collection)
+    assert (found["revision"], found["timestamp"]) == (2, TIMESTAMP + 5)
+    assert found["source"]["offset"] == 5
+    write(collection, offer(4, 2))
+    assert stored(collection)["status"] == "removed"
+
+
 # Any order
 
 

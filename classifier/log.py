@@ -84,7 +84,7 @@ def configure(
         _mask,
     ]
     if as_json:
-        last.append(structlog.processors.JSONRenderer(default=str))
+        last += [_ordered, structlog.processors.JSONRenderer(default=str)]
     else:
         last.append(structlog.dev.ConsoleRenderer(colors=out.isatty()))
 
@@ -140,6 +140,12 @@ def _add(context: dict[str, object]) -> Processor:
         return event
 
     return add
+
+
+def _ordered(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """When, how bad and what come first: a person reads these lines, too."""
+    first = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
+    return {**first, **event}
 
 
 def _mask(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:

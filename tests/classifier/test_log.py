@@ -45,6 +45,7 @@ def test_an_event_is_one_line_with_its_context(out: io.StringIO) -> None:
     log.configure("info", "json", stream=out, role="worker", slot=3)
     log.get("worker").info("started", took_s=1.5, note="two\nlines")
     (line,) = lines(out)
+    assert list(line)[:3] == ["timestamp", "level", "event"]
     assert line.pop("timestamp").endswith("Z")
     assert line == {
         "event": "started",

@@ -48,7 +48,13 @@ Any other code is taken for an outage and waited for under its name: rather a pa
 still in sight of everybody than an offer set aside because a server had a bad hour.
 """
 
+TOO_LARGE_CODES = frozenset({10334, 17419, 17420})
+DOCUMENT_BYTES = 16 * 1024 * 1024
+"""MongoDB's limit for one document, and here for one update."""
+
 INDEX_OPTIONS_CONFLICT = frozenset({85, 86})
+RACES = 5
+"""A first insert loses one race or two; a duplicate key after so many tries is an index's doing."""
 LONGEST_PAUSE = 10.0
 """Seconds between tries at the most, so that an election is noticed soon after it ends."""
 
@@ -139,6 +145,10 @@ class Store:
                     self._failing = True
                 if left:
                     tries += 1
+                    if tries == RACES and not self._failing:
+                        reason = "duplicate key again and again: is there a unique index but _id?"
+                        self._outages.began(SERVICE, reason)
+                        self._failing = True
                     self._metrics.retries.inc(SERVICE)
                     await _pause(tries, wanted)
         finally:
@@ -160,9 +170,13 @@ class Store:
             )
         except BulkWriteError as error:
             return self._after_errors(left, written, error.details)
-        except (DocumentTooLarge, BSONError, OverflowError) as error:
-            # Raised before anything is sent, and without saying which document it was.
-            return _without_unencodable(left, written, error)
+        except (DocumentTooLarge, BSONError, OverflowError, UnicodeError) as error:
+            # Raised while the bulk is packed, and without saying which document it was.
+            return _without_impossible(left, written, error)
+        except OperationFailure as error:
+            if error.code in TOO_LARGE_CODES:
+                return _without_impossible(left, written, error)
+            raise
         written.inserted += result.upserted_count
         written.updated += result.modified_count
         written.unchanged += result.matched_count - result.modified_count
@@ -194,19 +208,22 @@ class Store:
         return again
 
 
-def _without_unencodable(
+def _without_impossible(
     left: list[tuple[int, UpdateOne]], written: Written, cause: Exception
 ) -> list[tuple[int, UpdateOne]]:
     good: list[tuple[int, UpdateOne]] = []
     for index, update in left:
         try:
-            bson.encode({"q": update._filter, "u": update._doc})
-        except (BSONError, OverflowError) as error:
+            size = len(bson.encode({"q": update._filter, "u": update._doc}))
+        except (BSONError, OverflowError, UnicodeError) as error:
             written.refused.append((index, str(error)))
+            continue
+        if size > DOCUMENT_BYTES:
+            written.refused.append((index, f"{size} bytes; a document has at most 16 MiB"))
         else:
             good.append((index, update))
     if len(good) == len(left):
-        raise PyMongoError(f"the bulk cannot be encoded: {cause}") from cause
+        raise PyMongoError(f"the bulk cannot be sent: {cause}") from cause
     return good
 
 

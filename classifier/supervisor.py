@@ -15,11 +15,9 @@ import asyncio
 import contextlib
 import os
 import random
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +32,7 @@ from classifier.address import AddressError
 from classifier.artifact import CURRENT, Artifact, ArtifactError, current
 from classifier.gauges import Gauges
 from classifier.http import BusyError, FailedError, UnavailableError
+from classifier.run_directory import SOCKET, run_directory
 from classifier.settings import Settings
 from classifier.slot import Slot
 
@@ -42,12 +41,9 @@ FAULT: Final = 1
 BAD_SETTINGS: Final = 2
 BAD_MODEL: Final = 3
 
-SOCKET: Final = "supervisor.sock"
 
 WORKER: Final = (sys.executable, "-m", "classifier.worker")
 
-# A Unix socket's path has room for 107 bytes on Linux and 103 on macOS.
-_MOST_PATH: Final = 100
 # A request that kills a worker may be the cause: it gets one more, not all of them.
 _MOST_DEATHS: Final = 1
 
@@ -112,13 +108,18 @@ def run(settings: Settings, *, argv: Sequence[str] = WORKER, timing: Timing | No
         return BAD_MODEL
     # All workers serve this artefact, whatever "current" says when one of them is restarted.
     settings = settings.model_copy(update={"model": path.absolute()})
-    try:
-        with _run_directory() as directory:
+    with contextlib.ExitStack() as stack:
+        try:
+            directory = stack.enter_context(run_directory())
+        except OSError as error:
+            _log.error(f"no directory for temporary files: {error}; see TMPDIR", exit_code=FAULT)
+            return FAULT
+        try:
             supervisor = Supervisor(settings, artifact, directory, argv, timing or Timing())
             return asyncio.run(supervisor.serve(signals=True))
-    except AddressError as error:
-        _log.error(str(error), exit_code=BAD_SETTINGS)
-        return BAD_SETTINGS
+        except AddressError as error:
+            _log.error(str(error), exit_code=BAD_SETTINGS)
+            return BAD_SETTINGS
 
 
 class Supervisor:
@@ -544,16 +545,3 @@ class _Server(uvicorn.Server):
 
 async def _waited(event: asyncio.Event) -> None:
     await event.wait()
-
-
-@contextmanager
-def _run_directory() -> Iterator[Path]:
-    """A directory for the socket and the metrics that only this user can enter; gone at the end."""
-    directory = Path(tempfile.mkdtemp(prefix="classifier-"))
-    if len(str(directory / SOCKET)) > _MOST_PATH:
-        directory.rmdir()
-        directory = Path(tempfile.mkdtemp(prefix="classifier-", dir="/tmp"))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)

@@ -23,7 +23,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from classifier import address, link
+from classifier import address, link, log, supervisor
 from classifier.artifact import Artifact, Description, publish
 from classifier.settings import Settings
 from classifier.slot import Slot
@@ -662,7 +662,7 @@ def test_a_signal_drains_the_workers_cleans_up_and_exits_0(
 ) -> None:
     running = command(workers=2)
     url = running.wait_ready()
-    (directory,) = running.temporary.glob("classifier-*")
+    (directory,) = running.temporary.glob("classifier-run-*")
     assert directory.stat().st_mode & 0o777 == 0o700
     running.process.send_signal(number)
     code, lines = running.end()
@@ -707,6 +707,18 @@ def test_an_endpoint_file_that_cannot_be_written_is_one_line_and_exit_code_2(
     (line,) = (line for line in lines if line["level"] == "error")
     assert line["event"].startswith(f"cannot write CLASSIFIER_ENDPOINT_FILE={tmp_path}/endpoint: ")
     assert line["exit_code"] == 2
+
+
+def test_no_room_for_temporary_files_is_one_line_and_exit_code_1(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(supervisor, "run_directory", full)
+    monkeypatch.setattr(log, "configure", lambda *_, **__: None)
+    assert supervisor.run(Settings(model=model)) == 1
+    assert "no directory for temporary files: [Errno 28]" in capsys.readouterr().out
 
 
 def test_a_model_that_is_not_there_is_one_line_and_exit_code_3(

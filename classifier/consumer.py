@@ -135,6 +135,8 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
             isolation_level="read_committed",
             session_timeout_ms=settings.kafka_session_timeout_ms,
             heartbeat_interval_ms=max(300, settings.kafka_session_timeout_ms // 10),
+            # A broker answers a request to join only once the others have joined or timed out.
+            request_timeout_ms=settings.kafka_session_timeout_ms + 10_000,
             max_poll_interval_ms=settings.kafka_max_poll_interval_ms,
             max_poll_records=settings.fetch_offers,
             # The default of a megabyte a partition holds two or three thousand offers, a batch.

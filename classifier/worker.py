@@ -37,14 +37,13 @@ from classifier.model import Model, ModelError
 from classifier.offsets import Offsets
 from classifier.outage import Outages
 from classifier.pipeline import Pipeline
+from classifier.run_directory import SOCKET
 from classifier.settings import Settings
 from classifier.store import SERVICE as STORE
 from classifier.store import Store
 
 EXIT_SETTINGS = 2
 EXIT_MODEL = 3
-
-SOCKET = "supervisor.sock"
 
 STATUS_SECONDS = 1.0
 CHECK_SECONDS = 2.0
@@ -293,7 +292,13 @@ class Worker:
         elif engine.interactive_waiting >= self._settings.interactive_queue:
             await line.refuse(ask.id, "the queue is full", retry=True)
         else:
-            await line.answer(ask.id, await classify(engine, ask.offers))
+            try:
+                results = await classify(engine, ask.offers)
+            except Exception:  # noqa: BLE001 a person waits for a word; the stream goes on
+                _log.exception("an interactive request failed")
+                await line.refuse(ask.id, "the engine failed", retry=False)
+            else:
+                await line.answer(ask.id, results)
 
 
 async def _within(seconds: float, waited: Awaitable[object]) -> None:

@@ -1,0 +1,71 @@
+"""Everything but the encoder: offers whose text is in the cache, from Kafka to acknowledged write.
+
+    python -m benchmarks.worker [--offers 200000] [--texts 50000] [--model DIR]
+
+Counts the processor seconds of the whole process tree of the production command, supervisor and
+endpoints included, against a server that parses every bulk and only acknowledges it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import typer
+
+from benchmarks.load import make_topics, median_bytes, new_offers, produce
+from benchmarks.models import demonstration
+from benchmarks.service import acknowledging, serving, until
+from classifier.demo.servers import embedded_broker
+
+REQUIRED = 15_000
+"""Offers per worker CPU second, on two cores with AVX2."""
+
+
+def measure(offers: int, texts: int, model: Path) -> None:
+    """Prints the figures. Raises RuntimeError unless every offer was written and counted once."""
+    records = new_offers(1, texts + offers, texts)
+    warm, measured = records[:texts], records[texts:]
+    with embedded_broker() as kafka, acknowledging() as (mongodb, written):
+        asyncio.run(make_topics(kafka))
+        with serving(kafka, mongodb, model) as service:
+            asyncio.run(produce(kafka, warm))
+            until(lambda: written()["ids"] == texts, "the cache is warm")
+            until(lambda: service.counter("classifier_offers_total") == texts, "all counted")
+            misses = service.counter('classifier_cache_total{result="miss"')
+            with service.stopped():
+                asyncio.run(produce(kafka, measured))
+                before = service.cpu_seconds()
+                started = time.monotonic()
+            until(lambda: written()["ids"] == len(records), "all written")
+            seconds = time.monotonic() - started
+            until(
+                lambda: service.counter("classifier_offers_total") == len(records),
+                "all committed and counted",
+            )
+            cpu = service.cpu_seconds() - before
+            computed = service.counter('classifier_cache_total{result="miss"') - misses
+        total = written()
+    if total["ids"] != len(records) or total["updates"] != len(records):
+        raise RuntimeError(f"{len(records)} offers were sent, but written: {total}")
+    rate = offers / cpu
+    print(
+        f"offers {offers:,} over {texts:,} texts, median record {median_bytes(records):.0f} bytes"
+    )
+    print(f"not from the cache: {computed:.0f} texts")
+    print(f"written and acknowledged: {total['ids']:,} ids by {total['updates']:,} updates")
+    print(f"worker, whole process tree: {rate:,.0f} offers per CPU second", end="")
+    print(f" ({rate / REQUIRED:.2f} of the required {REQUIRED:,})")
+    print(
+        f"by wall clock, with everything else on the same machine: {offers / seconds:,.0f} a second"
+    )
+
+
+def main(offers: int = 200_000, texts: int = 50_000, model: Path | None = None) -> None:
+    """Measures with the demonstration model, or the artefact in MODEL."""
+    measure(offers, texts, model or demonstration())
+
+
+if __name__ == "__main__":
+    typer.run(main)

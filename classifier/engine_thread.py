@@ -23,7 +23,7 @@ SERVICE = "engine"
 RETRY_SECONDS = 1.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Job:
     question: Question
     wanted: Callable[[], bool]
@@ -115,7 +115,7 @@ class EngineThread:
         if not job.started:
             job.started = True
             self._metrics.stage_seconds.observe("queue", started - job.asked_at)
-        if not job.wanted():
+        if job.future.cancelled() or not job.wanted():
             self._done(job)
             return
         call = job.calls[0]
@@ -141,6 +141,8 @@ class EngineThread:
     def _done(self, job: _Job, error: BaseException | None = None) -> None:
         with self._changed:
             (self._interactive if job in self._interactive else self._stream).remove(job)
+        if not job.future.set_running_or_notify_cancel():
+            return  # the asker was cancelled meanwhile
         if error is None:
             job.future.set_result(None)
         else:

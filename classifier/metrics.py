@@ -361,7 +361,7 @@ def _metrics(maker: _Maker) -> Metrics:
             "classifier_retries",
             "Attempts that were repeated",
             "target",
-            ("mongodb", "kafka", "dead_letters"),
+            ("mongodb", "kafka", "dead_letters", "engine"),
         ),
         truncated=Tally(
             maker,

@@ -158,8 +158,8 @@ class Model:
         """Answers the texts of one engine call, and remembers the answers.
 
         When the engine fails, each text is asked alone, so that a bad one costs its neighbours
-        nothing: its answer stays None. Raises DeviceError when the engine no longer answers a
-        golden question either.
+        nothing: its answer stays None once the engine has answered the golden questions and failed
+        on it again. Raises DeviceError when the engine answers no golden question either.
         """
         predictions: Sequence[Prediction | None]
         try:
@@ -191,19 +191,23 @@ class Model:
     def _one_by_one(
         self, ids: list[list[int]], call: Call, error: Exception
     ) -> list[Prediction | None]:
-        predictions: list[Prediction | None] = []
-        for row in call.rows:
-            try:
-                predictions += self._predictions(ids, Call([row], call.length))
-            except Exception as failure:  # noqa: BLE001
-                predictions.append(None)
-                error = failure
+        predictions = [self._alone(ids, row, call.length) for row in call.rows]
         if None in predictions:
             try:
                 self.check_golden()
             except Exception:  # noqa: BLE001
                 raise DeviceError(str(error).split("\n", 1)[0]) from error
+            # A device that failed for a moment must not condemn a text: once more, now that it
+            # works.
+            for index, row in enumerate(call.rows):
+                predictions[index] = predictions[index] or self._alone(ids, row, call.length)
         return predictions
+
+    def _alone(self, ids: list[list[int]], row: int, length: int) -> Prediction | None:
+        try:
+            return self._predictions(ids, Call([row], length))[0]
+        except Exception:  # noqa: BLE001 see compute
+            return None
 
     def _plan(self, ids: list[list[int]]) -> list[Call]:
         manifest = self.artifact.manifest

@@ -56,18 +56,21 @@ class OnnxEngine:
             if graph_input.type not in _INTEGERS:
                 raise EngineError(f"{MODEL_FILE} wants {graph_input.name} as {graph_input.type}")
             self._feeds[graph_input.name] = _INTEGERS[graph_input.type]
-        (output,) = self._session.get_outputs()
-        self._output = output.name
-        width = output.shape[-1]
-        if width != len(artifact.labels):
+        outputs = self._session.get_outputs()
+        if len(outputs) != 1:
+            names = ", ".join(output.name for output in outputs)
+            raise EngineError(f"{MODEL_FILE} gives {names}; one output, the logits, is wanted")
+        self._output = outputs[0].name
+        self._width = outputs[0].shape[-1]
+        if self._width != len(artifact.labels):
             raise EngineError(
-                f"{MODEL_FILE} gives {width} logits for {len(artifact.labels)} labels"
+                f"{MODEL_FILE} gives {self._width} logits for {len(artifact.labels)} labels"
             )
 
     def logits(self, ids: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[np.float32]:
         """See Engine."""
         if not len(ids):
-            return np.empty((0, self._session.get_outputs()[0].shape[-1]), dtype=np.float32)
+            return np.empty((0, self._width), dtype=np.float32)
         arrays = {
             "input_ids": ids,
             "attention_mask": np.arange(ids.shape[1]) < lengths[:, None],

@@ -80,7 +80,11 @@ def demo(options: Options, console: Console | None = None) -> int:
         stack.enter_context(_database(settings))
         run = _stream(options, artifact, settings, console)
         result = _settle(options, artifact, settings)
+        if not result.sent:
+            raise DemoError(f"OFFERS: {options.offers} has no line")
         report.show(console, result, run, artifact, _truth(options))
+    if options.offers and not result.languages and _labelled(options.offers):
+        _say(console)("The model knows none of the rows' labels: TRAIN=FILE trains one that does.")
     _say(console)(report.line(result))
     if result.missing:
         raise DemoError(f"{result.missing:,} records are lost, the first: {result.first_missing}")
@@ -201,6 +205,12 @@ def _label(line: bytes) -> str | None:
         return None
 
 
+def _labelled(offers: Path) -> bool:
+    """Whether the first row has a label."""
+    first = next(producing.from_file(offers), None)
+    return first is not None and _label(first.value or b"") is not None
+
+
 def _truth(options: Options) -> str | None:
     if options.offers is not None:
         return "the rows' `label`"
@@ -218,6 +228,7 @@ def _stream(
     }
     with service.running({name: str(value) for name, value in environment.items()}) as serving:
         serving.wait_until_ready()
+        _say(console)(f"service at http://127.0.0.1:{serving.port}, ready")
         started = time.perf_counter()
         sending = _Sending(_sent(options, artifact), settings)
         try:
@@ -317,7 +328,7 @@ def _watch(
                 done, moved = last.done, now
             sending.done(done)
             line = _line(last, sending.count, total, done / (now - started))
-            live.update(Text(line))
+            live.update(Text(line, no_wrap=True, overflow="ellipsis"))
             if not console.is_terminal and now - spoken > _LINE_SECONDS:
                 spoken = now
                 _say(console)(line)

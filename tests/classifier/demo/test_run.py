@@ -133,6 +133,27 @@ def test_own_labels_unknown_to_the_model_are_no_truth_unless_trained_for(
     assert len(list(run._sent(Options(offers=offers, count=1), model))) == 1
 
 
+@pytest.mark.usefixtures("servers")
+def test_labels_of_another_taxonomy_report_no_accuracy_and_say_why(
+    tmp_path: Path, models: Path, console: Console
+) -> None:
+    offers = tmp_path / "offers.jsonl"
+    offers.write_text('{"offer_id":"a","title":"Kettle","label":"else"}\n')
+    assert demo(Options(offers=offers, models=models), console) == 0
+    said = text(console)
+    assert "Accuracy" not in said
+    assert "The model knows none of the rows' labels: TRAIN=FILE" in said
+    assert "1 records sent, 1 accounted for: 1 classified" in said
+
+
+@pytest.mark.usefixtures("servers")
+def test_file_without_offers_is_one_line(tmp_path: Path, models: Path, console: Console) -> None:
+    offers = tmp_path / "offers.jsonl"
+    offers.write_text("\n")
+    with pytest.raises(DemoError, match=r"OFFERS: .*offers.jsonl has no line"):
+        demo(Options(offers=offers, models=models), console)
+
+
 def test_no_more_records_are_sent_than_the_window_allows(
     kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
+import struct
+import zlib
 from typing import Any, Literal
 
 import msgspec
@@ -56,7 +57,8 @@ def _spoil(value: bytes, defect: Defect, pick: int) -> bytes:
             fields = _fields(value) | {"title": "Größe 38, café crème, señal"}
             return msgspec.json.encode(fields).decode().encode("latin-1", "replace")
         case "utf-16":
-            return value.decode().encode("utf-16" if pick & 1 else "utf-16-le")
+            mark = "\ufeff" if pick & 1 else ""
+            return (mark + value.decode()).encode("utf-16-le")
         case "array":
             return b"[" + value + b"]"
         case "empty":
@@ -69,9 +71,16 @@ def _spoil(value: bytes, defect: Defect, pick: int) -> bytes:
         case "not json":
             return (b"<offer/>", b"offer_id;title;price", b"NaN", b"{'offer_id': '1'}")[pick & 3]
         case "gzipped":
-            return gzip.compress(value, mtime=0)
+            return _gzip(value)
         case _:
             return msgspec.json.encode(_misfit(_fields(value), defect, pick))
+
+
+def _gzip(value: bytes) -> bytes:
+    """A gzip archive of one stored block: zlib's own output differs between its builds."""
+    header = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+    block = struct.pack("<BHH", 1, len(value), len(value) ^ 0xFFFF)
+    return header + block + value + struct.pack("<II", zlib.crc32(value), len(value))
 
 
 def _misfit(fields: dict[str, Any], defect: Defect, pick: int) -> dict[str, Any]:

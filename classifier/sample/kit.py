@@ -338,9 +338,17 @@ class Catalogue:
         now and then where nobody else would."""
         chance = Chance(f"shelf/{shop.id}/{leaf}")
         group, department = self._parents[leaf]
-        if chance.below(100) < MISFILED:
-            group, department = self._parents[chance.one(list(self._leaves))]
-            leaf = chance.one([other for other, above in self._parents.items() if group in above])
+        lot = chance.below(100)
+        if lot < MISFILED + MISFILED_FAR:
+            everywhere = lot < MISFILED_FAR
+            leaf = chance.one(
+                [
+                    other
+                    for other, above in self._parents.items()
+                    if everywhere or department in above
+                ]
+            )
+            group, department = self._parents[leaf]
         own = Chance(f"words/{shop.id}/{department}")
         steps = [own.one(self._departments[department].shelves[shop.language])]
         own = Chance(f"words/{shop.id}/{group}")
@@ -359,8 +367,9 @@ class Catalogue:
         return categories()[group].names[shop.language]
 
 
-MISFILED = 15
-"""Of a hundred categories, how many a shop files in a place of another one."""
+MISFILED, MISFILED_FAR = 15, 3
+"""Of a hundred categories, how many a shop files under another one's name: one of the same
+department, and any."""
 
 
 def _interleave(*lists: list[str]) -> list[tuple[str, ...]]:

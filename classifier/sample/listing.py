@@ -15,22 +15,22 @@ Split = Literal["train", "test"]
 
 # How often, in thousandths, an offer is hard to tell or hard to read. Tuned once, so that a linear
 # SVM gets 0.86 (benchmarks/sample_difficulty.py), and then frozen: a test holds what comes out.
-BARE = 150  # title with no noun: brand, series, number
-GENERIC = 160  # title with the group's noun: "shoes", "cream", "accessory"
-MISLEADING = 220  # title that names another product besides: "for ...", "incl. ..."
+BARE = 255  # title with no noun: brand, series, number
+GENERIC = 245  # title with the group's noun: "shoes", "cream", "accessory"
+MISLEADING = 295  # title that names another product besides: "for ...", "incl. ..."
 FOREIGN = 50  # noun in English, whatever the shop's language
 STUFFED = 60  # title of all the words the shop could think of
 NO_BRAND = 330
-NO_PATH = 400
+NO_PATH = 470
 PROMOTED = 100  # path is a promotion's, not a shelf's
-NO_DESCRIPTION = 420
-TOLD = 330  # a description that names the product
+NO_DESCRIPTION = 440
+TOLD = 205  # a description that names the product
 ASIDE = 170  # a description that names other products
 NO_TITLE = 6  # the description has it all
 NO_LANGUAGE = 25
 MISLABELLED = 10  # the truth itself is wrong
 
-TYPO = 90
+TYPO = 110
 SHOUT = 70
 LOWER = 40
 ESCAPED = 70
@@ -276,7 +276,7 @@ def _listing(
         description=description,
         category_path=shelf,
         brand=None if row[23] % 1000 < NO_BRAND else brand,
-        cents=199 + (row[24] % 500) * (1 + row[24] >> 16 & 255),
+        cents=199 + (row[24] % 500) * (1 + (row[24] >> 16 & 255)),
         gtin=row[25] * 997 + row[24] % 997,
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import cycle, islice
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -16,14 +17,26 @@ from classifier.sample.listing import Listing, Split, listings
 Kind = Literal["new", "repeat", "revision", "late", "tombstone", "broken"]
 
 # Thousandths of the events; the rest is new offers.
-REPEATS = 120  # the same offer at another price
-REVISIONS = 60  # the same offer in other words
-LATE = 10  # an older revision, after a newer one
-TOMBSTONES = 15  # the offer is gone
-BROKEN = 10  # bytes that are no offer
+SHARES: dict[Kind, int] = {
+    "repeat": 120,  # the same offer at another price
+    "revision": 60,  # the same offer in other words
+    "late": 10,  # an older revision, after a newer one
+    "tombstone": 15,  # the offer is gone
+    "broken": 10,  # bytes that are no offer
+}
 
 # An offer comes back within so many new ones: a window, so that memory stays flat.
 _WINDOW = 4096
+# An older revision comes late, after at most so many changes of other offers.
+_LATEST = 64
+
+_NEWS = {
+    "de": "Jetzt mit 3 Jahren Garantie.",
+    "en": "Now with a 3 year guarantee.",
+    "fr": "Maintenant garanti 3 ans.",
+    "es": "Ahora con 3 años de garantía.",
+    "it": "Ora con 3 anni di garanzia.",
+}
 
 # Streams of random numbers: what is listed, and what becomes of it.
 _LISTING_STREAMS: dict[Split, int] = {"train": 0, "test": 1}
@@ -69,12 +82,13 @@ class _Labelled(Offer, frozen=True, gc=False, kw_only=True):
 class _Listed:
     """An offer that may come back: its listing, its message, its last revision."""
 
-    __slots__ = ("listing", "message", "older")
+    __slots__ = ("gone", "listing", "message", "older")
 
     def __init__(self, listing: Listing, message: _Message) -> None:
         self.listing = listing
         self.message = message
-        self.older: bytes | None = None
+        self.older = b""  # its last revision but one
+        self.gone = False
 
 
 _encode = msgspec.json.Encoder().encode
@@ -112,37 +126,41 @@ def events(
     """`count` events of shops over time: offers of one split that come, change and go.
 
     Most are new offers; the others are repeats at a new price, revisions, older revisions that
-    come late, tombstones (half of them with the header `revision`), and broken messages. With
-    `texts`, only so many texts are drawn, and later new offers are further shops' ids for those.
+    come late, tombstones (some with the header `revision`), and broken messages. With `texts`,
+    only so many products are drawn, and later new offers list those again under new ids: so many
+    different texts, besides those of revisions.
+
+    Raises ValueError when `seed` is negative.
     """
     drawn = listings(seed, split, _LISTING_STREAMS[split])
     if texts is not None:
-        drawn = _again(list(islice(drawn, texts)))
+        drawn = _again(drawn, texts)
     window: list[_Listed] = []
+    changed: deque[_Listed] = deque(maxlen=_LATEST)
     oldest = 0
-    thresholds = _thresholds()
     for number, row in enumerate(islice(draws.rows(seed, _EVENT_STREAM), count)):
-        chance = row[0] % 1000
-        if chance < thresholds[-1] and window:
-            listed = window[row[1] % len(window)]
-            if chance < thresholds[0]:
-                yield _repeat(listed, row)
+        place = row[1] % len(window) if window else 0
+        match _kind(row[0] % 1000) if window else "new":
+            case "repeat":
+                yield _repeat(window[place], row)
+                changed.append(window[place])
                 continue
-            if chance < thresholds[1]:
-                yield _revise(listed, row)
+            case "revision":
+                yield _revise(window[place], row)
+                changed.append(window[place])
                 continue
-            if chance < thresholds[2]:
-                if listed.older is not None:
+            case "late" if changed:
+                listed = changed.popleft()
+                if listed.older and not listed.gone:
                     yield _good(listed, listed.older, "late")
                     continue
-            elif chance < thresholds[3]:
-                place = row[1] % len(window)
-                window[place] = window[-1]
+            case "tombstone":
+                listed, window[place] = window[place], window[-1]
                 window.pop()
                 yield _remove(listed, row)
                 continue
-            else:
-                yield _break(listed, seed, number, row)
+            case "broken":
+                yield _break(window[place], seed, number, row)
                 continue
         listing = next(drawn)
         listed = _Listed(listing, _message(listing, seed, number, row))
@@ -154,17 +172,20 @@ def events(
         yield _good(listed, _encode(listed.message), "new")
 
 
-def _thresholds() -> tuple[int, ...]:
-    reached, thresholds = 0, []
-    for share in (REPEATS, REVISIONS, LATE, TOMBSTONES, BROKEN):
-        reached += share
-        thresholds.append(reached)
-    return tuple(thresholds)
+def _kind(chance: int) -> Kind:
+    for kind, share in SHARES.items():
+        if chance < share:
+            return kind
+        chance -= share
+    return "new"
 
 
-def _again(listings: list[Listing]) -> Iterator[Listing]:
-    while True:
-        yield from listings
+def _again(drawn: Iterator[Listing], texts: int) -> Iterator[Listing]:
+    kept = []
+    for listing in islice(drawn, texts):
+        kept.append(listing)
+        yield listing
+    yield from cycle(kept)
 
 
 def _offer_id(listing: Listing, seed: int, number: int) -> str:
@@ -209,22 +230,23 @@ def _repeat(listed: _Listed, row: list[int]) -> Event:
 
 
 def _revise(listed: _Listed, row: list[int]) -> Event:
+    # The title keeps its words: they say to which split the product belongs.
     _advance(listed, row)
     message = listed.message
     match row[5] % 3:
-        case 0 if isinstance(message.title, str) and isinstance(message.brand, str):
-            message.title = f"{message.title} - {message.brand}"
-        case 1 if isinstance(message.description, str):
-            message.description = None
+        case 0 if message.title and not message.title.endswith(" !"):
+            message.title = f"{message.title} !"
+        case 1 if message.category_path:
+            message.category_path = None
         case _:
-            message.category_path = None if message.category_path else "2024"
-    if not (message.title or message.description):
-        message.title = listed.listing.title or listed.listing.description
+            said = f"{message.description or ''} {_NEWS[listed.listing.shop.language]}"
+            message.description = said.lstrip()
     return _good(listed, _encode(message), "revision")
 
 
 def _remove(listed: _Listed, row: list[int]) -> Event:
     message = listed.message
+    listed.gone = True
     headers: tuple[tuple[str, bytes], ...] = ()
     if message.revision is not UNSET and row[5] & 1:
         headers = (("revision", str(message.revision + 1).encode()),)
@@ -232,7 +254,7 @@ def _remove(listed: _Listed, row: list[int]) -> Event:
 
 
 def _break(listed: _Listed, seed: int, number: int, row: list[int]) -> Event:
-    offer_id = f"{listed.listing.shop.id}-{seed:x}-{number:07x}"
+    offer_id = _offer_id(listed.listing, seed, number)
     message = msgspec.structs.replace(listed.message, offer_id=offer_id)
     defect, value = broken.broken(_encode(message), row[6], row[7])
     key = None if row[8] & 7 == 0 else offer_id.encode()

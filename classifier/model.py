@@ -77,6 +77,7 @@ class Model:
         self.artifact = artifact
         self.recipe = manifest.text
         self._tokeniser = Tokeniser.from_file(artifact.path / "tokenizer.json", manifest.max_tokens)
+        self.pad_id = self._tokeniser.pad_id
         self._engine = engine
         self._labels = [label.id for label in artifact.labels]
         thresholds = [manifest.thresholds.get(label, manifest.threshold) for label in self._labels]
@@ -218,7 +219,7 @@ class Model:
         return self._scorer.predictions(self._logits(ids, call))
 
     def _logits(self, ids: list[list[int]], call: Call) -> NDArray[np.float32]:
-        padded = pad([ids[row] for row in call.rows], call.length, self._tokeniser.pad_id)
+        padded = pad([ids[row] for row in call.rows], call.length, self.pad_id)
         logits = self._engine.logits(*padded)
         if logits.shape != (len(call.rows), len(self._labels)):
             raise ModelError(f"the engine gave {logits.shape} logits for {len(call.rows)} texts")

@@ -107,6 +107,8 @@ class Worker:
         """Loads the model and asks it its golden questions; nothing is joined before."""
         settings = self._settings
         threads = settings.engine_threads or cpu.share(settings.workers)
+        # The tokeniser's own pool, sized when it is first used; by default it takes the whole host.
+        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
         started = time.monotonic()
         model = await asyncio.to_thread(
             Model.load,

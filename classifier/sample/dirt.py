@@ -1,7 +1,8 @@
 """What happens to a text between the shop's database and its feed: markup, mojibake, typos.
 
-Nothing here changes the first letter of a word, a digit, or how many words there are: the split
-into train and test relies on it (see listing.side).
+What is done to titles changes neither the first letter of a word, nor a number, nor how many words
+there are, once it is read as it was meant: the split into train and test relies on that (see
+listing.side).
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ def mojibake(text: str) -> str:
 
 
 def lose(text: str) -> str:
-    """What an ASCII export leaves: the replacement character for every letter with an accent."""
+    """What an ASCII export leaves: the replacement character for every letter with an accent.
+
+    For descriptions alone: nobody can read back what was lost.
+    """
     return text.encode("ascii", "replace").decode().replace("?", "\ufffd")
 
 

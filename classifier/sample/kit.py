@@ -395,5 +395,5 @@ def _read(name: str, kind: type[T]) -> T:
 
 @cache
 def catalogue() -> Catalogue:
-    """The catalogue, read and laid out once a process; takes about half a second."""
+    """The catalogue, read and laid out once a process; takes up to a second."""
     return Catalogue()

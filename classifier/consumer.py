@@ -24,7 +24,7 @@ from aiokafka import (
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from aiokafka.helpers import create_ssl_context
 
-from classifier import log
+from classifier import header_names, log
 from classifier.metrics import Metrics
 from classifier.offsets import Claim, Offsets
 from classifier.outage import Outages
@@ -121,6 +121,8 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
         self._outages = outages
         self._metrics = metrics
         self._paused = False
+        self._failures = 0  # of fetches
+        self._is_lost = False  # since a fetch failed, the client's positions may be past our claims
         self.joined = False
         self.lag: dict[TopicPartition, int] = {}
         self.finish: Callable[[], Awaitable[None]] | None = None
@@ -223,7 +225,7 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
         begins or ends with the answer.
         """
         partitions = list(self._offsets.partitions)
-        epoch = self._offsets.epoch
+        epoch, failures, was_lost = self._offsets.epoch, self._failures, self._is_lost
         try:
             async with asyncio.timeout(LAG_TIMEOUT_SECONDS):
                 if not partitions:
@@ -234,7 +236,8 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
                 ends = await self._consumer.end_offsets(partitions)
                 positions = {p: await self._consumer.position(p) for p in partitions}
                 skippable = self._offsets.skippable(positions)
-                if skippable and epoch == self._offsets.epoch:
+                is_sure = not was_lost and failures == self._failures
+                if skippable and is_sure and epoch == self._offsets.epoch:
                     await self._consumer.commit(skippable)
                     self._offsets.committed(skippable, epoch)
         except (CommitFailedError, IllegalStateError):
@@ -249,7 +252,8 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
                 p: max(0, max(ends[p], self._consumer.highwater(p) or 0) - offset)
                 for p, offset in done.items()
             }
-        self._outages.ended(SERVICE)
+        if is_sure:
+            self._outages.ended(SERVICE)
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         """Called by the client before a rebalance: finish, commit, and drop the rest."""
@@ -268,6 +272,7 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         """Called by the client after a rebalance."""
         self._offsets.assign(assigned)
+        self._is_lost = False
         if self._paused and assigned:
             self._consumer.pause(*assigned)
         self.joined = True
@@ -276,16 +281,41 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
 
     async def _poll(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         try:
+            if self._is_lost:
+                await self._find_back()
             got: dict[TopicPartition, list[ConsumerRecord]] = await self._consumer.getmany(
                 timeout_ms=timeout_ms, max_records=most
             )
-        except KafkaError as error:
+        except (KafkaError, UnicodeDecodeError) as error:
+            # The client forgets the good records that it had taken out before the bad one.
+            self._is_lost = True
+            self._failures += 1
+            if header_names.is_to_blame(error):
+                _log.warning("a header name is not UTF-8: records are read more slowly from now on")
+                header_names.tolerate()
+                return {}
             # A fetch fails by the brokers' fault, never the records': named, and waited for.
             self._outages.began(SERVICE, f"fetch: {error!r}")
             self._metrics.retries.inc(SERVICE)
             await asyncio.sleep(RETRY_SECONDS)
             return {}
         return got
+
+    async def _find_back(self) -> None:
+        """Lets every partition go on after the last record that was claimed."""
+        epoch = self._offsets.epoch
+        for partition in self._offsets.partitions:
+            offset = self._offsets.resume(partition)
+            if offset is None:
+                offset = await self._consumer.committed(partition)
+            if epoch != self._offsets.epoch:
+                return
+            if offset is None:
+                await self._consumer.seek_to_beginning(partition)  # as auto_offset_reset says
+            else:
+                self._consumer.seek(partition, offset)
+        if epoch == self._offsets.epoch:
+            self._is_lost = False
 
     def _pause(self) -> None:
         if not self._paused:

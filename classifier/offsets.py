@@ -60,7 +60,7 @@ class Offsets:
             held = self._partitions.get(partition)
             if held is None:
                 raise ValueError(f"{partition} is not assigned")
-            before = held.claims[-1].spans[partition][1] if held.claims else held.committed
+            before = self.resume(partition)
             if end <= first or (before is not None and first < before):
                 raise ValueError(f"{partition} at {before} cannot claim {first} to {end}")
         claim = Claim(self._epoch, dict(spans))
@@ -113,6 +113,11 @@ class Offsets:
             and not held.claims
             and (held.committed is None or position > held.committed)
         }
+
+    def resume(self, partition: TopicPartition) -> int | None:
+        """The offset after the last record claimed; None when there was none in this assignment."""
+        held = self._partitions[partition]
+        return held.claims[-1].spans[partition][1] if held.claims else held.committed
 
     def done(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """How far each partition is accounted for, given where the consumer stands in it."""

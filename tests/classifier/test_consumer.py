@@ -6,6 +6,8 @@ Against the real broker, but for what no broker does on demand.
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -16,6 +18,7 @@ from unittest import mock
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, codec
+from aiokafka.consumer import fetcher
 from aiokafka.errors import (
     CommitFailedError,
     CorruptRecordException,
@@ -23,6 +26,7 @@ from aiokafka.errors import (
     IllegalStateError,
     KafkaConnectionError,
 )
+from aiokafka.record.memory_records import MemoryRecords
 from pydantic import SecretStr
 
 from classifier import consumer, metrics
@@ -491,6 +495,101 @@ async def test_acknowledgement_that_comes_after_a_rebalance_counts_for_nothing(
         client.commit = commit
         assert not await settled.consumer.commit()
     assert settled.offsets.unsettled == 1
+
+
+# Batches that cannot be read
+
+
+class Spoilt:
+    """Reads fetched bytes as the client does, but fails once, at the third batch."""
+
+    left = 0
+
+    def __init__(self, data: bytes) -> None:
+        self._records = MemoryRecords(data)
+        self._batches = 0
+
+    def next_batch(self) -> Any:
+        self._batches += 1
+        if self._batches == 3 and Spoilt.left:
+            Spoilt.left -= 1
+            raise CorruptRecordException("Invalid CRC")
+        return self._records.next_batch()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._records, name)
+
+
+@pytest.mark.parametrize("known", [0, 2])
+async def test_batch_that_arrives_damaged_costs_no_record(
+    kafka: str,
+    create_topic: Create,
+    group: str,
+    producer: AIOKafkaProducer,
+    monkeypatch: pytest.MonkeyPatch,
+    known: int,
+) -> None:
+    """Also those of other batches and partitions that the client had taken out already."""
+    monkeypatch.setattr(consumer, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(fetcher, "MemoryRecords", Spoilt)
+    topic = await create_topic(2)
+    await produce(producer, topic, range(2 * known), partitions=2)
+    async with seated(kafka, topic, group, 2) as member:
+        await member.take(2 * known)
+        Spoilt.left = 2
+        await produce(producer, topic, range(2 * known, 20), partitions=2)
+        fetched: list[Fetched] = []
+        async with asyncio.timeout(20):
+            while sum(len(each.records) for each in fetched) < 20 - 2 * known:
+                got = await member.consumer.fetch()
+                # Nothing may be taken for passed that nobody has seen.
+                await member.consumer.measure_lag()
+                if got is not None:
+                    fetched.append(got)
+        assert Spoilt.left == 0
+        seen = sorted((r.partition, r.offset) for each in fetched for r in each.records)
+        assert seen == [(number, offset) for number in range(2) for offset in range(known, 10)]
+        assert await committed(kafka, group, topic, 2) == [known or None] * 2
+        assert ["kafka"] in member.heard
+
+
+BAD_HEADER = """
+import asyncio, sys
+from aiokafka import AIOKafkaProducer
+
+class Name(str):
+    def encode(self, *_):
+        return b"caf\\xe9"
+
+async def main(servers, topic):
+    async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
+        for number in range(10):
+            headers = [(Name("x"), b"1")] if number in (4, 7) else []
+            await producer.send_and_wait(topic, b"%d" % number, headers=headers)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_header_name_that_is_not_utf8_stops_nothing(
+    kafka: str, create_topic: Create, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "MemoryRecords", MemoryRecords)
+    topic = await create_topic(1)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", BAD_HEADER, kafka, topic,
+        env={**os.environ, "AIOKAFKA_NO_EXTENSIONS": "1"},
+    )  # fmt: skip
+    assert await process.wait() == 0
+    async with seated(kafka, topic, group) as member:
+        fetched: list[Fetched] = []
+        while sum(len(each.records) for each in fetched) < 10:
+            fetched.append(await member.fetch())
+        records = [record for each in fetched for record in each.records]
+        assert [record.value for record in records] == [b"%d" % n for n in range(10)]
+        assert records[4].headers == records[7].headers == (("caf\ufffd", b"1"),)
+        assert records[5].headers == ()
+        assert member.heard == []
 
 
 # Kafka away

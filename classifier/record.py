@@ -198,9 +198,7 @@ def _decode_tombstone(record: Record, decoded: Decoded) -> None:
             if not (content and content.isdigit() and len(content) <= 19) or (
                 int(content) > 2**63 - 1
             ):
-                given = (content or b"")[
-                    :40
-                ]  # null is possible, whatever the type says
+                given = (content or b"")[:40]  # null is possible, whatever the type says
                 detail = f"revision header {given!r} is not an integer from 0 to 2**63 - 1"
                 decoded.rejects.append(Reject(record, Reason.REVISION, detail))
                 return

@@ -501,17 +501,19 @@ async def test_acknowledgement_that_comes_after_a_rebalance_counts_for_nothing(
 
 
 class Spoilt:
-    """Reads fetched bytes as the client does, but fails once, at the third batch."""
+    """Reads fetched bytes as the client does, but fails once, at a partition's third batch."""
 
+    mark = b""  # is in every value of that partition
     left = 0
 
     def __init__(self, data: bytes) -> None:
         self._records = MemoryRecords(data)
+        self._is_marked = self.mark in bytes(data)
         self._batches = 0
 
     def next_batch(self) -> Any:
         self._batches += 1
-        if self._batches == 3 and Spoilt.left:
+        if self._is_marked and self._batches == 3 and Spoilt.left:
             Spoilt.left -= 1
             raise CorruptRecordException("Invalid CRC")
         return self._records.next_batch()
@@ -520,6 +522,7 @@ class Spoilt:
         return getattr(self._records, name)
 
 
+@pytest.mark.parametrize("spoilt", [0, 1])
 @pytest.mark.parametrize("known", [0, 2])
 async def test_batch_that_arrives_damaged_costs_no_record(
     kafka: str,
@@ -528,16 +531,25 @@ async def test_batch_that_arrives_damaged_costs_no_record(
     producer: AIOKafkaProducer,
     monkeypatch: pytest.MonkeyPatch,
     known: int,
+    spoilt: int,
 ) -> None:
-    """Also those of other batches and partitions that the client had taken out already."""
+    """Also none of another partition that the client had taken out before it failed."""
     monkeypatch.setattr(consumer, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(fetcher, "MemoryRecords", Spoilt)
+    monkeypatch.setattr(Spoilt, "mark", b"partition %d" % spoilt)
     topic = await create_topic(2)
-    await produce(producer, topic, range(2 * known), partitions=2)
+
+    async def fill(count: int) -> None:
+        for _ in range(count):
+            for number in range(2):
+                await producer.send_and_wait(topic, b"partition %d" % number, partition=number)
+
+    await fill(known)
     async with seated(kafka, topic, group, 2) as member:
         await member.take(2 * known)
-        Spoilt.left = 2
-        await produce(producer, topic, range(2 * known, 20), partitions=2)
+        await member.consumer.idle()
+        await fill(10 - known)
+        Spoilt.left = 1
         fetched: list[Fetched] = []
         async with asyncio.timeout(20):
             while sum(len(each.records) for each in fetched) < 20 - 2 * known:

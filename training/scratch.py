@@ -46,7 +46,7 @@ class Shape:
 
     pieces: int = 32_000
     hidden: int = 256
-    layers: int = 1
+    layers: int = 2
     heads: int = 4
     inner: int = 256
     max_tokens: int = 40
@@ -111,7 +111,8 @@ def train(
     fit.fit(model, rows, training.labels, schedule, tokeniser.pad_id, seed, show)
     clock.lap("fit")
 
-    logits = fit.logits(model, encode(tokeniser, validation.texts), tokeniser.pad_id)
+    held = encode(tokeniser, validation.texts)
+    logits = fit.logits(model, held, tokeniser.pad_id)
     temperature = calibration.fit_temperature(logits, validation.labels)
     scores = calibration.probabilities(logits, temperature)
     predicted = scores.argmax(axis=1)
@@ -120,7 +121,8 @@ def train(
     least = np.array([thresholds.get(label, threshold) for label in predicted.tolist()])
     figures = measured(validation, logits, right, top >= least)
     labels = tuple(names.get(label_id, Label(label_id)) for label_id in given.label_ids)
-    golden = golden_answers(model, tokeniser, labels, golden_texts(given, tokeniser, validation))
+    questions = golden_texts(training, rows, validation, held)
+    golden = golden_answers(model, tokeniser, labels, questions)
     clock.lap("calibrate")
     say(
         f"validation: {figures['accuracy']:.1%} of {len(right):,} right,"
@@ -190,17 +192,19 @@ def measured(
     }
 
 
-def golden_texts(given: Examples, tokeniser: Tokeniser, validation: Examples) -> list[str]:
+def golden_texts(
+    training: Examples, rows: fit.Rows, validation: Examples, held: fit.Rows
+) -> list[str]:
     """Texts of every length and language, mostly such as the model was not trained on.
 
-    The longest and the shortest are always among them, and so is next to nothing.
+    `rows` and `held` are the token ids of the two. The longest and the shortest text are always
+    among them, and so is next to nothing.
     """
-    rows, _ = tokeniser.encode(given.texts)
-    lengths = [len(row) for row in rows]
-    longest, shortest = int(np.argmax(lengths)), int(np.argmin(lengths))
-    chosen = [given.texts[longest], given.texts[shortest], "a", "?"]
+    by_length = sorted(
+        zip(map(len, (*rows, *held)), (*training.texts, *validation.texts), strict=True)
+    )
+    chosen = [by_length[-1][1], by_length[0][1], "a", "?"]
     groups: dict[tuple[int, str], list[str]] = {}
-    held, _ = tokeniser.encode(validation.texts)
     for row, text, language in zip(held, validation.texts, validation.languages, strict=True):
         groups.setdefault((-(-len(row) // PAD_MULTIPLE), language), []).append(text)
     # In turn from each group of a length and a language, until there are enough.

@@ -24,6 +24,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "SHAPE", SHAPE)
     monkeypatch.setattr(demo, "SCHEDULE", SCHEDULE)
     monkeypatch.setattr(demo, "SAMPLE_OFFERS", 2000)
+    monkeypatch.setattr(demo, "MOST_REPEATS", 1)
     monkeypatch.setattr(demo, "THREADS", 1)
 
 
@@ -79,6 +80,12 @@ def test_offers_beyond_the_limit_are_left_out_and_said(
     assert done.exit_code == 0, done.output
     assert "50 offers beyond 150 are left out" in done.stderr
     assert Artifact.load(current(tmp_path / "out")).manifest.data["rows"] == 150
+
+
+@pytest.mark.parametrize(("texts", "times"), [(65_000, 1), (40_000, 1), (20_000, 3), (50, 8)])
+def test_fewer_texts_get_more_passes_and_no_more_steps(texts: int, times: int) -> None:
+    made = demo.repeated(Schedule(table_passes=3, passes=1), texts)
+    assert (made.table_passes, made.passes) == (3 * times, times)
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,7 @@ def test_command_line_wins_over_environment_wins_over_file(
         ("a: [\n", "not YAML"),
     ],
 )
-def test_wrong_setting_is_one_line_that_names_it(
-    tmp_path: Path, content: str, named: str
-) -> None:
+def test_wrong_setting_is_one_line_that_names_it(tmp_path: Path, content: str, named: str) -> None:
     config = tmp_path / "settings.yaml"
     config.write_text(content)
     with pytest.raises(SettingsError) as caught:

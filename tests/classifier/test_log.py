@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import logging
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 import structlog
+from aiokafka.protocol.admin import SaslAuthenticateRequest_v0
+from hypothesis import given
+from hypothesis import strategies as st
 
 from classifier import log
 
@@ -30,6 +35,7 @@ def as_before() -> Iterator[None]:
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
     log._hidden.clear()
+    log._hidden_base64.clear()
 
 
 @pytest.fixture
@@ -122,6 +128,9 @@ def test_what_is_unknown_is_refused(level: str, form: Any, message: str) -> None
         ('{"password": "pw", "a": 1}', '{"password": "***", "a": 1}'),
         ("AWS_SESSION_TOKEN:abc", "AWS_SESSION_TOKEN:***"),
         ("access_token=abc", "access_token=***"),
+        ("password='two words', host='h'", "password='***', host='h'"),
+        (r'{"password": "a\"b", "a": 1}', '{"password": "***", "a": 1}'),
+        (r"sasl_auth_bytes=b'\x00ann\x00pw')", "sasl_auth_bytes=b'***')"),
         ("tokens=512, max_tokens: 128", "tokens=512, max_tokens: 128"),
         ("mail ann@host", "mail ann@host"),
         ("", ""),
@@ -132,7 +141,7 @@ def test_passwords_are_masked_and_the_rest_stays(text: str, masked: str) -> None
     assert log.mask_uri(masked) == masked
 
 
-def test_no_road_into_a_line_shows_a_secret(out: io.StringIO) -> None:
+def test_no_way_into_a_line_shows_a_secret(out: io.StringIO) -> None:
     log.configure("debug", "json", ["hunter22", "mongodb://ann:pass99@db"], stream=out)
     logger = log.get("x")
     logger.info("with hunter22", uri="mongodb://ann:pass99@db", deep=[{"a": ("hunter22",)}])
@@ -149,6 +158,94 @@ def test_no_road_into_a_line_shows_a_secret(out: io.StringIO) -> None:
     assert "Traceback" in lines(out)[5]["exception"]
     for secret in ("hunter22", "pass99", "other"):
         assert secret not in out.getvalue()
+
+
+HIDDEN = ["hunter22", "pässwörd", 'it\'s "mine"', "back\\slash", "p@ss/w+rd%", "\U0001f511key\n"]
+
+
+@pytest.mark.parametrize("secret", HIDDEN)
+def test_no_spelling_of_a_secret_shows(secret: str) -> None:
+    log.hide(secret)
+    octets = secret.encode()
+    spellings = [
+        secret,
+        repr(secret),
+        repr("o'clock " + secret),
+        repr("\"both' " + secret),
+        ascii(secret),
+        repr(octets),
+        repr(b"\0ann\0" + octets),
+        repr(repr(b"\0ann\0" + octets)),
+        json.dumps(secret),
+        json.dumps(secret, ensure_ascii=False),
+        quote(secret),
+        quote(secret, safe=""),
+        quote(secret, safe="").lower(),
+        quote_plus(secret),
+        octets.hex(),
+    ]
+    for spelling in spellings:
+        masked = log.mask_uri(f"said <{spelling}> to the broker")
+        assert masked.startswith("said <")
+        assert masked.endswith("> to the broker")
+        assert "***" in masked
+        for part in (secret, repr(secret)[1:-1], repr(octets)[2:-1], quote(secret), octets.hex()):
+            assert part[:5] not in masked
+
+
+@given(st.text(min_size=4, max_size=40), st.binary(max_size=20), st.binary(max_size=20))
+def test_base64_of_what_holds_a_secret_shows_no_character_of_it(
+    secret: str, before: bytes, after: bytes
+) -> None:
+    octets = secret.encode()
+    log._hidden.clear()
+    log._hidden_base64.clear()
+    log.hide(secret)
+    whole = before + octets + after
+    for code in (base64.b64encode(whole), base64.urlsafe_b64encode(whole)):
+        masked = log.mask_uri(code.decode())
+        left, right = len(before) * 8 // 6, -(-(len(before) + len(octets)) * 8 // 6)
+        kept = code.decode()[:left] + code.decode()[right:]
+        assert "***" in masked
+        assert len(masked.replace("***", "")) <= len(kept.rstrip("=")) + 2
+
+
+def test_a_secret_that_was_cut_shows_no_beginning(out: io.StringIO) -> None:
+    log.configure("info", "json", ["hunter22-long-secret"], stream=out)
+    for text in ("b'...hunter22-lo...'", "hunter22-long…", "ends in hunter22-long-secre"):
+        log.get("x").info(text)
+    assert [line["event"] for line in lines(out)] == ["b'...***...'", "***…", "ends in ***"]
+
+
+def test_what_only_begins_like_a_secret_stays() -> None:
+    log.hide("kafka-secret")
+    assert log.mask_uri("kafka is away; kafka-topic too, kaf") == (
+        "kafka is away; kafka-topic too, kaf"
+    )
+
+
+def test_the_password_of_a_uri_is_hidden_by_itself() -> None:
+    log.hide("mongodb://ann:p%40ssw%C3%B6rd@db:27017/x?a=b@c")
+    assert log.mask_uri("login with p@sswörd, p%40ssw%c3%b6rd failed") == (
+        "login with ***, *** failed"
+    )
+    assert log.mask_uri("mongodb") == "mongodb"
+    assert log.mask_uri("cannot reach mongodb...") == "cannot reach mongodb..."
+
+
+@pytest.mark.parametrize("password", ["hunter22", "pässwörd", "it's mine", "x" * 200])
+def test_the_kafka_client_shows_no_password_at_debug(out: io.StringIO, password: str) -> None:
+    log.configure("debug", "json", [password], stream=out)
+    request = SaslAuthenticateRequest_v0(f"\0ann\0{password}".encode())
+    logging.getLogger("aiokafka.conn").debug("Request to %s:%d %d: %s", "h", 1, 2, request)
+    assert out.getvalue() == ""
+    logging.getLogger("aiokafka.conn").info("Authenticated as %s", "ann")
+    logging.getLogger("aiokafka.consumer").debug("request: %s", request)
+    authenticated, told = lines(out)
+    assert authenticated["event"] == "Authenticated as ann"
+    assert told["event"] == "request: SaslAuthenticateRequest_v0(sasl_auth_bytes=b'***')" or (
+        told["event"] == 'request: SaslAuthenticateRequest_v0(sasl_auth_bytes=b"***")'
+    )
 
 
 def test_a_hidden_uri_still_says_where_it_points(out: io.StringIO) -> None:

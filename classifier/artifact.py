@@ -223,6 +223,18 @@ def current(parent: Path) -> Path:
     return parent / name
 
 
+def resolve(path: Path) -> Path:
+    """The artefact to serve: the one that `path`/current names, else `path` itself.
+
+    Raises ArtifactError where `current` is there and of no use.
+    """
+    try:
+        names_one = (path / CURRENT).exists()
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
+    return current(path) if names_one else path
+
+
 def _identity(raw: dict[str, Any]) -> str:
     """The id: a hash over the manifest as it was written, whatever fields this version knows."""
     rest = {key: value for key, value in raw.items() if key != "id"}

@@ -1,7 +1,6 @@
 """The command `classifier`: serve, classify, produce, demo, schema.
 
-Exit codes: 0 done; 1 something is missing or failed; 2 the command line or a setting is wrong; 3
-the model cannot be used; 130 interrupted. Each but the first comes with one line on standard error.
+Every exit code but 0 comes with one line on standard error; exit_codes says what they mean.
 """
 
 from __future__ import annotations
@@ -19,13 +18,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from typer.exceptions import TyperException
 
-from classifier import __version__
+from classifier import __version__, log
+from classifier.exit_codes import BAD_MODEL, BAD_SETTINGS, FAULT, INTERRUPTED
 from classifier.settings import Settings, SettingsError, load_settings
-
-FAILED = 1
-WRONG_SETTING = 2
-WRONG_MODEL = 3
-INTERRUPTED = 130
 
 _WIDTH = 96
 
@@ -33,7 +28,7 @@ _WIDTH = 96
 class CommandError(Exception):
     """A command ends here: one line for the person, and the exit code."""
 
-    def __init__(self, message: str, code: int = FAILED) -> None:
+    def __init__(self, message: str, code: int = FAULT) -> None:
         super().__init__(message)
         self.code = code
 
@@ -63,8 +58,12 @@ def _kind(field: FieldInfo) -> str:
 
 
 def _options(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) is Annotated:
+        annotation = annotation.__origin__
     plain = annotation is None or isinstance(annotation, type) or get_origin(annotation) is Literal
-    return (annotation,) if plain else get_args(annotation)
+    if plain:
+        return (annotation,)
+    return tuple(part for option in get_args(annotation) for part in _options(option))
 
 
 def _default(field: FieldInfo) -> str:
@@ -119,7 +118,7 @@ def serve(
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> int:
     """Classify what comes in from Kafka, until told to stop."""
-    settings = load_settings(
+    settings = _settings(
         config,
         _given(
             model=model,
@@ -154,23 +153,22 @@ def classify(
     grow with the file, and the output appears when it is whole.
     """
     from classifier import bulk, cpu, jsonl, progress
-    from classifier.artifact import CURRENT, ArtifactError, current
+    from classifier.artifact import ArtifactError, resolve
     from classifier.engines import EngineError
     from classifier.model import DeviceError, Model, ModelError
 
-    settings = load_settings(config, _given(model=model))
+    settings = _settings(config, _given(model=model))
     target = output or bulk.output_beside(file)
     try:
-        folder = settings.model
         loaded = Model.load(
-            current(folder) if (folder / CURRENT).exists() else folder,
+            resolve(settings.model),
             threads=settings.engine_threads or cpu.quota(),
             cache_offers=settings.cache_offers,
             batch_tokens=settings.batch_tokens,
             alternatives=settings.alternatives,
         )
     except (ArtifactError, EngineError, ModelError) as error:
-        raise CommandError(str(error), WRONG_MODEL) from error
+        raise CommandError(str(error), BAD_MODEL) from error
     try:
         with progress.bar("classifying") as show:
             counts = bulk.classify_file(
@@ -223,13 +221,13 @@ def produce(
     from classifier import produce as producing
     from classifier.consumer import client_settings
 
-    settings = load_settings(
+    settings = _settings(
         config, _given(kafka_topic=topic, kafka_bootstrap_servers=bootstrap_servers)
     )
     if (file is None) == (sample is None):
-        raise CommandError("produce takes either a FILE or --sample N", WRONG_SETTING)
+        raise CommandError("produce takes either a FILE or --sample N", BAD_SETTINGS)
     if compression not in get_args(producing.Compression):
-        raise CommandError(f"--compression {compression} is no codec of Kafka's", WRONG_SETTING)
+        raise CommandError(f"--compression {compression} is no codec of Kafka's", BAD_SETTINGS)
     _hush()
     read = 0
 
@@ -261,7 +259,7 @@ def produce(
     except (jsonl.FileError, producing.ProduceError) as error:
         raise CommandError(str(error)) from error
     typer.echo(f"{settings.kafka_topic}: {producing.say(counts)}", err=True)
-    return FAILED if counts.too_large else 0
+    return FAULT if counts.too_large else 0
 
 
 @app.command(short_help="See all of it work on this machine.")
@@ -302,6 +300,14 @@ def schema() -> int:
     return 0
 
 
+def _settings(config: Path | None, given: dict[str, Any]) -> Settings:
+    """The settings, whose secrets stand in no line on standard error from now on."""
+    settings = load_settings(config, given)
+    for secret in settings.secrets():
+        log.hide(secret)
+    return settings
+
+
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
@@ -317,7 +323,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         code = app(arguments or ["--help"], prog_name="classifier", standalone_mode=False)
     except SettingsError as error:
-        return _fail(str(error), WRONG_SETTING)
+        return _fail(str(error), BAD_SETTINGS)
     except CommandError as error:
         return _fail(str(error), error.code)
     except TyperException as error:
@@ -327,6 +333,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    line = " ".join(message.split())
+    line = log.mask_uri(" ".join(message.split()))
     typer.echo(f"classifier: {line}", err=True)
     return code

@@ -176,6 +176,10 @@ class Settings(BaseSettings):
         """Only what is given: `load_settings` alone reads the environment and the file."""
         return (init_settings,)
 
+    def secrets(self) -> list[str]:
+        """All secrets in clear, for the logs to mask."""
+        return [value.get_secret_value() for _, value in self if isinstance(value, SecretStr)]
+
     def worker_json(self) -> str:
         """All settings as JSON, secrets in clear: for a pipe to a worker, nowhere else."""
         revealed = {

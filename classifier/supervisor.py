@@ -5,8 +5,6 @@ library's threads or connections are ever copied. Each has a slot, which names i
 settings, secrets included, come over its standard input and appear in no argument, environment or
 file. A worker that dies, or whose work stands still with no outage to explain it, is replaced. When
 the supervisor dies, the workers see the end of their line to it, finish what they hold and leave.
-
-Exit codes: 0 stopped as asked; 1 a fault of our own; 2 wrong settings; 3 no usable model.
 """
 
 from __future__ import annotations
@@ -29,18 +27,13 @@ import uvicorn
 
 from classifier import address, http, link, log, metrics
 from classifier.address import AddressError
-from classifier.artifact import CURRENT, Artifact, ArtifactError, current
+from classifier.artifact import Artifact, ArtifactError, resolve
+from classifier.exit_codes import BAD_MODEL, BAD_SETTINGS, FAULT, STOPPED
 from classifier.gauges import Gauges
 from classifier.http import BusyError, FailedError, UnavailableError
 from classifier.run_directory import SOCKET, run_directory
 from classifier.settings import Settings
 from classifier.slot import Slot
-
-STOPPED: Final = 0
-FAULT: Final = 1
-BAD_SETTINGS: Final = 2
-BAD_MODEL: Final = 3
-
 
 WORKER: Final = (sys.executable, "-m", "classifier.worker")
 
@@ -89,21 +82,19 @@ class Backoff:
 
 
 def run(settings: Settings, *, argv: Sequence[str] = WORKER, timing: Timing | None = None) -> int:
-    """Serve until SIGTERM or SIGINT, and give the exit code.
+    """Serve until SIGTERM or SIGINT, and give the exit code, one of exit_codes.
 
     Call it from the main thread; it sets up the logs. Where it cannot start it logs one line.
     `argv` is the worker's command line. With CLASSIFIER_ENDPOINT_FILE in the environment, the base
     URL is written to that file once the endpoints answer, which is how a caller learns which port
     `http_port=0` became.
     """
-    secrets = [
-        value.get_secret_value() for _, value in settings if hasattr(value, "get_secret_value")
-    ]
+    secrets = settings.secrets()
     log.configure(settings.log_level, settings.log_format, secrets, role="supervisor")
     try:
-        path = current(settings.model) if (settings.model / CURRENT).exists() else settings.model
+        path = resolve(settings.model)
         artifact = Artifact.load(path)
-    except (ArtifactError, OSError) as error:
+    except ArtifactError as error:
         _log.error(f"the model cannot be served: {error}", exit_code=BAD_MODEL)
         return BAD_MODEL
     # All workers serve this artefact, whatever "current" says when one of them is restarted.
@@ -448,9 +439,12 @@ class Supervisor:
             for slot in self._slots:
                 why = slot.hanging(now)
                 if why and slot.process is not None and not slot.killed:
+                    try:
+                        slot.process.kill()
+                    except ProcessLookupError:  # it died by itself just now
+                        continue
                     _log.error("worker hangs and is killed", slot=slot.number, why=why)
                     slot.killed = why
-                    slot.process.kill()
 
     async def _drain(self, keepers: Iterable[asyncio.Task[None]]) -> None:
         """Let every worker finish what it holds, within bounds."""

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from classifier import log, sample
 from classifier import produce as producing
-from classifier import sample
 from classifier.artifact import Artifact
 from classifier.consumer import client_settings
 from classifier.demo import DemoError, account, report, servers, service, training
@@ -118,7 +118,7 @@ def _same(one: Path, other: Path) -> bool:
 def _settings(artifact: Artifact, bootstrap: str, uri: str) -> Settings:
     """Names of their own, so that servers which others use keep nothing of the demo."""
     name = f"classifier-demo-{uuid.uuid4().hex[:8]}"
-    return load_settings(
+    settings = load_settings(
         overrides={
             "kafka_bootstrap_servers": bootstrap,
             "kafka_topic": name,
@@ -137,6 +137,9 @@ def _settings(artifact: Artifact, bootstrap: str, uri: str) -> Settings:
             "log_format": "console",
         }
     )
+    for secret in settings.secrets():
+        log.hide(secret)
+    return settings
 
 
 @contextlib.contextmanager

@@ -314,6 +314,20 @@ def test_current_names_the_artefact_last_set(published: Path) -> None:
     assert {entry.name for entry in parent.iterdir()} == {published.name, second.name, "current"}
 
 
+def test_what_is_served_is_the_current_artefact_or_the_one_itself(
+    published: Path, tmp_path: Path
+) -> None:
+    assert artifact.resolve(published) == published
+    artifact.set_current(published.parent, published)
+    assert artifact.resolve(published.parent) == published
+    assert artifact.resolve(tmp_path / "nowhere") == tmp_path / "nowhere"
+    (published.parent / "current").write_text("../x")
+    with pytest.raises(ArtifactError, match="is no artefact's id"):
+        artifact.resolve(published.parent)
+    with pytest.raises(ArtifactError, match="cannot be read: File name too long"):
+        artifact.resolve(tmp_path / ("x" * 300))
+
+
 def test_current_outside_its_directory_is_refused(published: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from classifier import cli, offer
+from classifier import cli, log, offer
+from classifier.artifact import ArtifactError
 from classifier.demo import DemoError, servers
 from classifier.settings import Settings
 
@@ -204,6 +205,20 @@ def test_demo_that_cannot_go_on_is_one_line(
     monkeypatch.setattr("classifier.demo.run.demo", demo)
     assert cli.main(["demo"]) == 1
     assert one_line(capsys) == "something is missing"
+
+
+def test_no_line_shows_a_secret(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ArtifactError("logged in with hunter2-sasl at mongodb://ann:hunter2@db")
+
+    monkeypatch.setenv("KAFKA_SASL_PASSWORD", "hunter2-sasl")
+    monkeypatch.setattr("classifier.model.Model.load", fail)
+    monkeypatch.setattr(log, "_hidden", {})
+    monkeypatch.setattr(log, "_hidden_base64", {})
+    assert cli.main(["classify", str(tmp_path / "offers.jsonl")]) == 3
+    assert one_line(capsys) == "logged in with *** at mongodb://ann:***@db"
 
 
 def test_interrupt_is_one_line_and_exit_code_130(

@@ -61,6 +61,19 @@ def test_secrets_never_show_in_errors_or_repr(monkeypatch: pytest.MonkeyPatch) -
     assert "hunter2" not in str(caught.value)
 
 
+def test_secrets_are_all_of_them_in_clear() -> None:
+    settings = load_settings(
+        None,
+        {
+            "mongodb_uri": "mongodb://user:hunter2@db/",
+            "kafka_sasl_password": "päss",
+            "kafka_ssl_password": "key",
+        },
+    )
+    assert sorted(settings.secrets()) == ["key", "mongodb://user:hunter2@db/", "päss"]
+    assert Settings().secrets() == ["mongodb://127.0.0.1:27017"]
+
+
 def test_worker_gets_the_very_settings_the_supervisor_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -303,6 +303,31 @@ async def test_a_worker_that_waits_on_an_outage_is_left_alone(serve: Any) -> Non
         assert await running.total("classifier_waiting_workers", outage="mongodb") == 1
 
 
+async def test_a_worker_that_dies_as_it_is_to_be_killed_ends_nothing(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve() as running:
+        await running.ready()
+        process, looks = running.process(), 0
+
+        def kill() -> None:
+            raise ProcessLookupError
+
+        def hanging(_slot: Slot, _now: float) -> str:
+            nonlocal looks
+            looks += 1
+            return "silent"
+
+        with monkeypatch.context() as patch:
+            patch.setattr(process, "kill", kill)
+            patch.setattr(Slot, "hanging", hanging)
+            await until(lambda: looks >= 3)
+        assert (await running.client.get("/healthz")).status_code == 200
+        os.kill(process.pid, signal.SIGKILL)
+        await until(lambda: running.supervisor._slots[0].restarts["killed"] == 1)
+        await running.ready()
+
+
 async def test_a_supervisor_that_stood_still_itself_blames_no_worker(serve: Any) -> None:
     async with serve(stall_seconds=1) as running:
         await running.ready()

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from classifier import __version__, metrics, offer
-from classifier.link import Classified, Refused, Result
+from classifier.link import Alternative, Classified, ModelInfo, Problem, Refused, Result
 from classifier.record import MAX_DEPTH
 
 MOST_OFFERS: Final = 256
@@ -57,18 +57,6 @@ class FailedError(Exception):
     """A worker answered that it cannot; the message is for the client."""
 
 
-class ModelRun(BaseModel):
-    """The artefact that a worker answers with."""
-
-    artifact: str
-    target: str
-    precision: str
-    taxonomy: str
-    labels: int
-    promotion: int
-    created_at: str
-
-
 class WorkerReport(BaseModel):
     """One worker, as it says itself."""
 
@@ -82,7 +70,7 @@ class WorkerReport(BaseModel):
     in_flight: int = Field(description="offers fetched and not yet committed")
     restarts: int
     reasons: list[str] = Field(description="why it is not ready")
-    model: ModelRun | None
+    model: ModelInfo | None
 
 
 class Health(BaseModel):
@@ -117,7 +105,7 @@ class ModelReport(BaseModel):
     threshold: float
     versions: dict[str, str]
     promotion: int
-    workers: dict[str, ModelRun | None] = Field(description="by slot")
+    workers: dict[str, ModelInfo | None] = Field(description="by slot")
 
 
 class Category(BaseModel):
@@ -135,37 +123,25 @@ class Categories(BaseModel):
     categories: list[Category]
 
 
-class AlternativeReport(BaseModel):
-    """A category that came after the first."""
-
-    category_id: str
-    score: float
-
-
+# The two below describe link.Classified and link.Refused, whose tags, which tell them apart between
+# the processes, no client is shown: neither pydantic nor msgspec describes them without.
 class ClassifiedReport(BaseModel):
     """An offer's category."""
 
     offer_id: str
     category_id: str
     score: float = Field(description="calibrated probability")
-    alternatives: list[AlternativeReport]
+    alternatives: list[Alternative]
     status: str = Field(description="classified, or uncertain below the category's threshold")
     model: str
     taxonomy: str
-
-
-class ProblemReport(BaseModel):
-    """Why an offer has no category."""
-
-    reason: str
-    detail: str
 
 
 class RefusedReport(BaseModel):
     """An offer that cannot be classified; its neighbours are not touched."""
 
     offer_id: str | None
-    error: ProblemReport
+    error: Problem
 
 
 class Classifications(BaseModel):

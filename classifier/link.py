@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -26,8 +27,12 @@ class LinkError(Exception):
     """The other side does not keep to the format; the message says how."""
 
 
-class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The artefact a worker answers with."""
+# Dataclasses where the HTTP endpoints show the very same: msgspec and pydantic both take them.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """The artefact that a worker answers with."""
 
     artifact: str
     target: str
@@ -38,14 +43,16 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str
 
 
-class Alternative(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Alternative:
     """A category that came after the first."""
 
     category_id: str
     score: float
 
 
-class Problem(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Problem:
     """Why one offer has no category; reasons are those of the dead letters."""
 
     reason: str

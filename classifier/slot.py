@@ -8,11 +8,9 @@ import signal
 from collections import Counter
 from dataclasses import dataclass, field
 
-import msgspec
-
 from classifier import log
-from classifier.http import ModelRun, WorkerReport
-from classifier.link import Answer, Ask, Status, SupervisorLink
+from classifier.http import WorkerReport
+from classifier.link import Answer, Ask, ModelInfo, Status, SupervisorLink
 
 _numbers = itertools.count(1)
 
@@ -129,10 +127,8 @@ class Slot:
             model=self.model(),
         )
 
-    def model(self) -> ModelRun | None:
-        if self.status is None or self.status.model is None:
-            return None
-        return ModelRun(**msgspec.structs.asdict(self.status.model))
+    def model(self) -> ModelInfo | None:
+        return self.status.model if self.status is not None else None
 
     def _reasons(self, now: float) -> list[str]:
         reasons = [log.mask_uri(reason) for reason in self.status.reasons] if self.status else []

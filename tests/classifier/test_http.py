@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, get_type_hints
 
 import httpx
 import jsonschema
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from classifier import http
 from classifier.http import BusyError, FailedError, UnavailableError
-from classifier.link import Alternative, Classified, Problem, Refused, Result
+from classifier.link import Alternative, Classified, ModelInfo, Problem, Refused, Result
 
 READY = http.Readiness(
     ready=True,
@@ -37,7 +37,7 @@ READY = http.Readiness(
             in_flight=3,
             restarts=0,
             reasons=[],
-            model=http.ModelRun(
+            model=ModelInfo(
                 artifact="m",
                 target="onnx-cpu",
                 precision="fp32",
@@ -537,6 +537,15 @@ async def test_the_openapi_document_fits_what_is_answered(
     check("/healthz", "get", await client.get("/healthz"))
     check("/readyz", "get", await client.get("/readyz"))
     check("/classify", "post", await post(client, b'{"offers":[{}]}'))
+
+
+def test_a_result_is_described_as_it_is_made() -> None:
+    for described, made in ((http.ClassifiedReport, Classified), (http.RefusedReport, Refused)):
+        assert tuple(described.model_fields) == made.__struct_fields__
+        hints = get_type_hints(made)
+        assert {name: each.annotation for name, each in described.model_fields.items()} == {
+            name: hints[name] for name in made.__struct_fields__
+        }
 
 
 async def test_the_openapi_document_describes_the_request(client: httpx.AsyncClient) -> None:

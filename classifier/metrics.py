@@ -46,7 +46,7 @@ MOST_REASONS = 32
 # Longer label values are cut, so that text from outside cannot swell the files.
 _LONGEST_LABEL = 120
 
-# Room for the values, taken from the disk at the start: a page that the disk cannot back when it
+# Space for the values, taken from the disk at the start: a page that the disk cannot back when it
 # is first written kills the process (SIGBUS), a failed allocation is an error with a name.
 _COUNTER_BYTES = 1 << 20
 _HISTOGRAM_BYTES = 1 << 18
@@ -229,9 +229,6 @@ class Stages:
         """Count the seconds one batch spent in a stage; KeyError for one that is not in STAGES."""
         self._stages[stage].observe(seconds)
 
-    def observe_many(self, stage: str, seconds: ArrayLike) -> None:
-        self._stages[stage].observe_many(seconds)
-
     def __getitem__(self, stage: str) -> Distribution:
         return self._stages[stage]
 
@@ -261,13 +258,9 @@ class Metrics:
     retries: Tally
     truncated: Tally
 
-    def exposition(self) -> bytes:
-        """Give this process's values alone in Prometheus' text format."""
-        return generate_latest(self.registry)
-
 
 def in_process() -> Metrics:
-    """Make metrics that live in this process alone: the batch road and tests."""
+    """Make metrics that live in this process alone, for benchmarks and tests."""
     return _metrics(_Maker(values.MutexValue, None, {}))
 
 

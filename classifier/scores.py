@@ -21,6 +21,12 @@ class Prediction(NamedTuple):
     alternatives: tuple[tuple[str, float], ...]
     status: Status
 
+    def alternative_documents(self) -> list[dict[str, str | float]]:
+        """The alternatives as MongoDB and files hold them."""
+        return [
+            {"category_id": category_id, "score": score} for category_id, score in self.alternatives
+        ]
+
 
 class NotFiniteError(Exception):
     """An engine gave NaN or infinity, so that no score can be trusted."""

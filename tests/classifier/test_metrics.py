@@ -273,7 +273,7 @@ def test_any_text_makes_a_valid_exposition(values: list[str]) -> None:
     counted.predictions.inc_many(values)
     predictions = {
         key: value
-        for key, value in samples(counted.exposition()).items()
+        for key, value in samples(prometheus_client.generate_latest(counted.registry)).items()
         if key[0] == "classifier_predictions_total"
     }
     assert sum(predictions.values()) == len(values)
@@ -356,7 +356,12 @@ def test_metrics_of_one_process_do_not_mix(tmp_path: Path) -> None:
     first.predictions.inc("b", 1)
     assert [counted.predictions.value("a") for counted in (first, second, shared)] == [1, 100, 10]
     assert samples(metrics.scrape(tmp_path))["classifier_predictions_total", "b"] == 10
-    assert samples(first.exposition())["classifier_predictions_total", "b"] == 1
+    assert (
+        samples(prometheus_client.generate_latest(first.registry))[
+            "classifier_predictions_total", "b"
+        ]
+        == 1
+    )
 
 
 def test_prometheus_and_the_environment_are_left_as_they_were(

@@ -114,6 +114,14 @@ def test_best_categories_equal_a_full_sort_whatever_the_neighbours(
         assert score.predictions(logits(row)) == [prediction]
 
 
+def test_alternatives_are_stored_best_first() -> None:
+    prediction = Prediction("a", 0.5, (("b", 0.25), ("c", 0.125)), "classified")
+    assert prediction.alternative_documents() == [
+        {"category_id": "b", "score": 0.25},
+        {"category_id": "c", "score": 0.125},
+    ]
+
+
 # Certain or not
 
 

@@ -140,6 +140,11 @@ def remove(removal: Removal, at: datetime) -> UpdateOne:
     return _guarded(removal.offer_id, keep, marker)
 
 
+def probe_update(probe_id: str, at: datetime) -> UpdateOne:
+    """The marker of an offer that never was, to see whether a server can run guarded updates."""
+    return remove(Removal(_Probe(), probe_id, None), at)
+
+
 def waves(events: Iterable[Event]) -> Iterator[list[Event]]:
     """The events to write, in bulks that hold each offer once, to be written one after another.
 
@@ -158,6 +163,17 @@ def waves(events: Iterable[Event]) -> Iterator[list[Event]]:
     while by_id:
         yield [seen[0] for seen in by_id.values()]
         by_id = {offer_id: seen[1:] for offer_id, seen in by_id.items() if len(seen) > 1}
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    topic: str = ""
+    partition: int = 0
+    offset: int = 0
+    timestamp: int = 0
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 _PLACE = ["$source.offset", "$source.partition"]

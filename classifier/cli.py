@@ -219,7 +219,7 @@ def produce(
     """
     from classifier import jsonl, progress
     from classifier import produce as producing
-    from classifier.consumer import client_settings
+    from classifier.client import client_settings
 
     settings = _settings(
         config, _given(kafka_topic=topic, kafka_bootstrap_servers=bootstrap_servers)

@@ -8,29 +8,28 @@ committed, and everything else forgotten.
 from __future__ import annotations
 
 import asyncio
-import ssl
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 from aiokafka import (
     AIOKafkaConsumer,
     ConsumerRebalanceListener,
     ConsumerRecord,
     TopicPartition,
-    codec,
 )
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
-from aiokafka.helpers import create_ssl_context
 
 from classifier import header_names, log
+from classifier.client import check_consumer, client_settings
 from classifier.metrics import Metrics
 from classifier.offsets import Claim, Offsets
 from classifier.outage import Outages
 from classifier.settings import Settings
 
 SERVICE = "kafka"
+FETCHING, COMMITTING = "fetching", "committing"
 
 PAUSED_POLL_MS = 250
 """Polls of a paused consumer return nothing, this often."""
@@ -38,6 +37,10 @@ IDLE_FETCH_SECONDS = 1.0
 """Longest wait for a first record before `fetch` gives the word back."""
 RETRY_SECONDS = 1.0
 LAG_TIMEOUT_SECONDS = 10.0
+COMMIT_SECONDS = 5.0
+"""A commit that takes longer waits for a coordinator that is away."""
+BATCH_BYTES = 16 << 20
+"""A batch is full with so many bytes, too."""
 
 _log = log.get("consumer")
 
@@ -48,61 +51,6 @@ class Fetched:
 
     records: list[ConsumerRecord]
     claims: list[Claim]
-
-
-class CodecError(Exception):
-    """A codec that producers may use is not installed; the message is one line."""
-
-
-def check_codecs() -> None:
-    """Raises CodecError unless gzip, snappy, lz4 and zstd can all be read.
-
-    Without this the first compressed batch would stop a partition, perhaps months after the start.
-    """
-    missing = [
-        name
-        for name, has in (
-            ("gzip", codec.has_gzip),
-            ("snappy", codec.has_snappy),
-            ("lz4", codec.has_lz4),
-            ("zstd", codec.has_zstd),
-        )
-        if not has()
-    ]
-    if missing:
-        raise CodecError(f"no codec for {', '.join(missing)}; pip install cramjam")
-
-
-def client_settings(settings: Settings) -> dict[str, Any]:
-    """What every Kafka client of the service is made with: brokers and security."""
-    password = settings.kafka_sasl_password
-    common: dict[str, Any] = {
-        "bootstrap_servers": [
-            server.strip() for server in settings.kafka_bootstrap_servers.split(",")
-        ],
-        "security_protocol": settings.kafka_security_protocol,
-        "ssl_context": _ssl_context(settings),
-    }
-    if settings.kafka_security_protocol.startswith("SASL"):
-        common |= {
-            "sasl_mechanism": settings.kafka_sasl_mechanism,
-            "sasl_plain_username": settings.kafka_sasl_username,
-            "sasl_plain_password": password.get_secret_value() if password else None,
-        }
-    return common
-
-
-def _ssl_context(settings: Settings) -> ssl.SSLContext | None:
-    if not settings.kafka_security_protocol.endswith("SSL"):
-        return None
-    password = settings.kafka_ssl_password
-    context: ssl.SSLContext = create_ssl_context(
-        cafile=settings.kafka_ssl_cafile,
-        certfile=settings.kafka_ssl_certfile,
-        keyfile=settings.kafka_ssl_keyfile,
-        password=password.get_secret_value() if password else None,
-    )
-    return context
 
 
 class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped base
@@ -124,13 +72,21 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
         self._failures = 0  # of fetches
         self._is_lost = False  # since a fetch failed, the client's positions may be past our claims
         self.joined = False
+        self.assigned_at = time.monotonic()
         self.lag: dict[TopicPartition, int] = {}
         self.finish: Callable[[], Awaitable[None]] | None = None
         """Awaited, within a bound, before partitions are given up: finish what is in flight."""
-        self._consumer = AIOKafkaConsumer(
+        self._instance_id = instance_id
+        self._committing = asyncio.Lock()
+        self._ended = asyncio.Event()  # set, and replaced, whenever an assignment ends
+        self._consumer = self._client()
+
+    def _client(self) -> AIOKafkaConsumer:
+        settings = self._settings
+        return AIOKafkaConsumer(
             **client_settings(settings),
             group_id=settings.kafka_group,
-            group_instance_id=instance_id,
+            group_instance_id=self._instance_id,
             client_id="offer-classifier",
             enable_auto_commit=False,
             auto_offset_reset="earliest",
@@ -146,7 +102,10 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
         )
 
     async def join(self) -> None:
-        """Connects and subscribes. Raises KafkaError when no broker can be had."""
+        """Connects and joins. Raises KafkaError when it cannot; it may then be tried again."""
+        # A client whose start failed half-way cannot be started again.
+        await self._consumer.stop()
+        self._consumer = self._client()
         self._consumer.subscribe([self._settings.kafka_topic], listener=self)
         await self._consumer.start()
 
@@ -164,6 +123,7 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
         deadline = started + IDLE_FETCH_SECONDS
         records: list[ConsumerRecord] = []
         claims: list[Claim] = []
+        size = 0
         while (room := self._settings.fetch_offers - len(records)) > 0:
             left_ms = int((deadline - time.monotonic()) * 1000)
             if records and left_ms <= 0:
@@ -180,11 +140,20 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
                 # What was gathered before a rebalance is read again by its next owner.
                 records.clear()
                 claims.clear()
+                size = 0
             if not records:
                 deadline = time.monotonic() + self._settings.fetch_wait_ms / 1000
             claims.append(claim)
             for more in got.values():
-                records += more
+                # Before message format 1, of Kafka 0.10, records had no timestamp.
+                records += (
+                    more
+                    if more[0].timestamp is not None
+                    else [dataclasses.replace(record, timestamp=-1) for record in more]
+                )
+                size += sum(max(0, record.serialized_value_size) for record in more)
+            if size >= BATCH_BYTES:
+                break
         if not records:
             return None
         self._metrics.stage_seconds.observe("fetch", time.monotonic() - started)
@@ -193,7 +162,9 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
     async def idle(self) -> None:
         """Polls once with all partitions paused: alive in the group, and taking nothing."""
         self._pause()
-        await self._poll(PAUSED_POLL_MS, 1)
+        if await self._poll(PAUSED_POLL_MS, 1):
+            # Not meant to be: what a paused consumer gave is read again, not passed over.
+            self._is_lost = True
 
     async def commit(self) -> bool:
         """Commits what is settled, for as long as the coordinator is away; says whether it did.
@@ -201,22 +172,57 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
         A commit under a membership that is gone is logged and dropped: the next owner of the
         partitions reads from the last commit.
         """
-        epoch = self._offsets.epoch
-        offsets = self._offsets.committable()
-        while offsets and epoch == self._offsets.epoch:
+        return await self._commit(self._offsets.committable)
+
+    async def _commit(self, choose: Callable[[], dict[TopicPartition, int]]) -> bool:
+        # One commit at a time: the client tries again by itself, and an older one must not come
+        # after a newer.
+        async with self._committing:
+            epoch, ended = self._offsets.epoch, self._ended
+            offsets = choose()
             try:
-                await self._consumer.commit(offsets)
-            except (CommitFailedError, IllegalStateError) as error:
-                _log.warning("commit dropped", reason=str(error) or type(error).__name__)
-                return False
-            except KafkaError as error:
-                self._outages.began(SERVICE, f"commit: {error!r}")
-                self._metrics.retries.inc(SERVICE)
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            self._offsets.committed(offsets, epoch)
-            return epoch == self._offsets.epoch
+                while offsets and epoch == self._offsets.epoch:
+                    try:
+                        if not await self._commit_once(offsets, ended):
+                            return False
+                    except (CommitFailedError, IllegalStateError) as error:
+                        reason = str(error) or type(error).__name__
+                        _log.warning("commit dropped", reason=reason)
+                        return False
+                    except KafkaError as error:
+                        self._outages.began(SERVICE, f"commit: {error!r}", COMMITTING)
+                        self._metrics.retries.inc(SERVICE)
+                        await asyncio.sleep(RETRY_SECONDS)
+                        continue
+                    self._offsets.committed(offsets, epoch)
+                    return epoch == self._offsets.epoch
+            finally:
+                self._outages.ended(SERVICE, COMMITTING)
         return False
+
+    async def _commit_once(self, offsets: dict[TopicPartition, int], ended: asyncio.Event) -> bool:
+        """Whether Kafka took it before the assignment ended; raises KafkaError.
+
+        The client tries for ever while the coordinator is away, and would send the offsets of one
+        assignment under the next: it is stopped when the assignment ends.
+        """
+        asked = asyncio.ensure_future(self._consumer.commit(offsets))
+        over = asyncio.ensure_future(ended.wait())
+        try:
+            while True:
+                await asyncio.wait(
+                    {asked, over}, timeout=COMMIT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                if asked.done():
+                    asked.result()
+                    return True
+                if over.done():
+                    return False
+                self._outages.began(SERVICE, "commit: the coordinator is away", COMMITTING)
+        finally:
+            asked.cancel()
+            over.cancel()
+            await asyncio.gather(asked, over, return_exceptions=True)
 
     async def measure_lag(self) -> None:
         """Records behind the end of each partition held, asked of the brokers.
@@ -230,30 +236,26 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
             async with asyncio.timeout(LAG_TIMEOUT_SECONDS):
                 if not partitions:
                     await self._consumer.topics()
-                    self.lag = {}
-                    self._outages.ended(SERVICE)
-                    return
-                ends = await self._consumer.end_offsets(partitions)
+                ends = await self._consumer.end_offsets(partitions) if partitions else {}
                 positions = {p: await self._consumer.position(p) for p in partitions}
-                skippable = self._offsets.skippable(positions)
-                is_sure = not was_lost and failures == self._failures
-                if skippable and is_sure and epoch == self._offsets.epoch:
-                    await self._consumer.commit(skippable)
-                    self._offsets.committed(skippable, epoch)
-        except (CommitFailedError, IllegalStateError):
-            return
+        except IllegalStateError:
+            return  # a rebalance came in between
         except (KafkaError, TimeoutError) as error:
             self._outages.began(SERVICE, repr(error))
             return
-        if epoch == self._offsets.epoch:
-            done = self._offsets.done(positions)
-            # A fetch may have seen the end more lately than it was asked for.
-            self.lag = {
-                p: max(0, max(ends[p], self._consumer.highwater(p) or 0) - offset)
-                for p, offset in done.items()
-            }
-        if is_sure:
-            self._outages.ended(SERVICE)
+        self._outages.ended(SERVICE)
+        if not was_lost and failures == self._failures and self._offsets.skippable(positions):
+            await self._commit(lambda: self._offsets.skippable(positions))
+        if epoch != self._offsets.epoch:
+            return
+        done = self._offsets.done(positions)
+        # A fetch may have seen the end more lately than it was asked for.
+        self.lag = {
+            p: max(0, max(ends[p], self._consumer.highwater(p) or 0) - offset)
+            for p, offset in done.items()
+        }
+        if not any(self.lag.values()):
+            self._outages.ended(SERVICE, FETCHING)
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         """Called by the client before a rebalance: finish, commit, and drop the rest."""
@@ -266,20 +268,27 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
                 _log.warning("rebalance: work in flight dropped", batches=self._offsets.unsettled)
             except Exception:  # noqa: BLE001 the client would log it and rebalance all the same
                 _log.exception("rebalance: work in flight dropped")
-        self._offsets.assign(())
+        self._assign(())
         self.lag = {}
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         """Called by the client after a rebalance."""
-        self._offsets.assign(assigned)
+        self._assign(assigned)
         self._is_lost = False
         if self._paused and assigned:
             self._consumer.pause(*assigned)
         self.joined = True
+        self.assigned_at = time.monotonic()
         self._metrics.rebalances.inc()
         _log.info("partitions assigned", partitions=sorted(p.partition for p in assigned))
 
+    def _assign(self, partitions: Collection[TopicPartition]) -> None:
+        self._offsets.assign(partitions)
+        self._ended.set()
+        self._ended = asyncio.Event()
+
     async def _poll(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        check_consumer(self._consumer)
         try:
             if self._is_lost:
                 await self._find_back()
@@ -295,10 +304,12 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
                 header_names.tolerate()
                 return {}
             # A fetch fails by the brokers' fault, never the records': named, and waited for.
-            self._outages.began(SERVICE, f"fetch: {error!r}")
+            self._outages.began(SERVICE, f"fetch: {error!r}", FETCHING)
             self._metrics.retries.inc(SERVICE)
             await asyncio.sleep(RETRY_SECONDS)
             return {}
+        if got:
+            self._outages.ended(SERVICE, FETCHING)
         return got
 
     async def _find_back(self) -> None:
@@ -308,14 +319,13 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
             offset = self._offsets.resume(partition)
             if offset is None:
                 offset = await self._consumer.committed(partition)
+            if epoch == self._offsets.epoch and offset is not None:
+                self._consumer.seek(partition, offset)
+            elif epoch == self._offsets.epoch:
+                await self._consumer.seek_to_beginning(partition)  # as auto_offset_reset says
             if epoch != self._offsets.epoch:
                 return
-            if offset is None:
-                await self._consumer.seek_to_beginning(partition)  # as auto_offset_reset says
-            else:
-                self._consumer.seek(partition, offset)
-        if epoch == self._offsets.epoch:
-            self._is_lost = False
+        self._is_lost = False
 
     def _pause(self) -> None:
         if not self._paused:

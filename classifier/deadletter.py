@@ -8,16 +8,19 @@ from collections.abc import Callable, Sequence
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordTooLargeError
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
+from classifier.client import check_producer
 from classifier.metrics import Metrics
 from classifier.outage import Outages
-from classifier.record import Reject
+from classifier.patience import AbandonedError, patiently
+from classifier.record import Record, Reject
 
 SERVICE = "dead-letters"
 
 KEY_BYTES = 4_096
-"""A longer key is no offer id; its hash takes its place in a header."""
+"""A longer key is no offer id: it is cut, with the hash of the whole in a header."""
+HEADER_BYTES = 16_384
+"""Of a record's own headers so much is kept."""
 DETAIL_CHARACTERS = 1_000
 SMALLEST_CUT = 1_024
 """Below this a dead-letter topic that still refuses the size is misconfigured: an outage."""
@@ -25,14 +28,10 @@ SMALLEST_CUT = 1_024
 Headers = list[tuple[str, bytes]]
 
 
-class AbandonedError(Exception):
-    """The batch no longer belongs to this worker, so its work was given up."""
-
-
 def headers(reject: Reject) -> Headers:
-    """Where the record was, why it is here, and the record's own headers after that.
+    """Where the record was and why it is here.
 
-    The first five name it: one record is one dead letter, however often it is written.
+    Topic, partition and offset name it: one record is one dead letter, however often it is written.
     """
     record = reject.record
     return [
@@ -42,8 +41,22 @@ def headers(reject: Reject) -> Headers:
         ("timestamp", str(record.timestamp).encode()),
         ("reason", reject.reason.encode()),
         ("error", reject.detail[:DETAIL_CHARACTERS].encode("utf-8", "replace")),
-        *((f"original.{name}", content or b"") for name, content in record.headers),
     ]
+
+
+def original_headers(record: Record) -> Headers:
+    """The record's own headers; when some do not fit, `headers_cut` says how many bytes it had."""
+    kept: Headers = []
+    total = room = 0
+    for name, content in record.headers:
+        size = len(name) + len(content or b"")
+        total += size
+        if room + size <= HEADER_BYTES:
+            room += size
+            kept.append((f"original.{name}", content or b""))
+    if total > room:
+        kept.append(("headers_cut", str(total).encode()))
+    return kept
 
 
 def cut(value: bytes | None, most: int) -> tuple[bytes | None, Headers]:
@@ -82,40 +95,37 @@ class DeadLetters:
 
     async def _send(self, reject: Reject, wanted: Callable[[], bool]) -> None:
         most = self._most_bytes
-        attempts = AsyncRetrying(
-            wait=wait_random_exponential(0.1, max=10),
-            retry=retry_if_exception_type((KafkaError, TimeoutError)),
-            before_sleep=lambda _: self._metrics.retries.inc("dead_letters"),
-        )
-        async for attempt in attempts:
-            with attempt:
-                if not wanted():
-                    raise AbandonedError(SERVICE)
-                try:
-                    await self._send_once(reject, most)
-                except (MessageSizeTooLargeError, RecordTooLargeError) as error:
-                    if most > SMALLEST_CUT:
+        record = reject.record
+        user = f"{record.partition}/{record.offset}"
+        errors = (KafkaError, TimeoutError)
+        try:
+            async for attempt in patiently(errors, wanted, self._count_retry):
+                with attempt:
+                    if not wanted():
+                        raise AbandonedError(SERVICE)
+                    try:
+                        await self._send_once(reject, most)
+                    except (MessageSizeTooLargeError, RecordTooLargeError) as error:
+                        if most <= SMALLEST_CUT:
+                            self._outages.began(SERVICE, f"{self._topic}: {error}", user)
                         most //= 2
-                    else:
-                        self._outages.began(SERVICE, f"{self._topic}: {error}")
-                    raise
-                except (KafkaError, TimeoutError) as error:
-                    self._outages.began(SERVICE, f"{self._topic}: {error!r}")
-                    raise
-        self._outages.ended(SERVICE)
+                        raise
+                    except errors as error:
+                        self._outages.began(SERVICE, f"{self._topic}: {error!r}", user)
+                        check_producer(self._producer)
+                        raise
+        finally:
+            self._outages.ended(SERVICE, user)
+
+    def _count_retry(self) -> None:
+        self._metrics.retries.inc("dead_letters")
 
     async def _send_once(self, reject: Reject, most: int) -> None:
         record = reject.record
-        value, missing = cut(record.value, most)
+        value, missing = cut(record.value, max(most, SMALLEST_CUT))
         key = record.key
         if key is not None and len(key) > KEY_BYTES:
             missing.append(("key_sha256", hashlib.sha256(key).hexdigest().encode()))
-            key = None
-        total = sum(len(name) + len(content or b"") for name, content in record.headers)
-        named = headers(reject)
-        if total > SMALLEST_CUT:
-            named = [header for header in named if not header[0].startswith("original.")]
-            missing.append(("headers_cut", str(total).encode()))
-        await self._producer.send_and_wait(
-            self._topic, value=value, key=key, headers=[*named, *missing]
-        )
+            key = key[:KEY_BYTES]
+        named = [*headers(reject), *original_headers(record), *missing]
+        await self._producer.send_and_wait(self._topic, value=value, key=key, headers=named)

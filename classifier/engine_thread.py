@@ -21,6 +21,8 @@ from classifier.outage import Outages
 
 SERVICE = "engine"
 RETRY_SECONDS = 1.0
+DEVICE_SECONDS = 60.0
+"""A device that fails for longer is given up, and with it the process."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +55,7 @@ class EngineThread:
         self._stream: deque[_Job] = deque()
         self._interactive: deque[_Job] = deque()
         self._credit = 0.0
+        self._failing_since: float | None = None
         self._changed = threading.Condition()
         self._closed = False
         self.last_call = time.monotonic()
@@ -122,11 +125,16 @@ class EngineThread:
         try:
             self.model.compute(job.question, call)
         except DeviceError as error:
-            # The offers are innocent: they wait, under the outage's name, for the device.
+            # The offers are innocent: they wait, under the outage's name, for the device. Some
+            # faults of a device stay with the process, so that in the end only a new one helps.
+            self._failing_since = self._failing_since or started
+            if started - self._failing_since > DEVICE_SECONDS:
+                raise
             self._loop.call_soon_threadsafe(self._outages.began, SERVICE, str(error))
             self._metrics.retries.inc(SERVICE)
             time.sleep(RETRY_SECONDS)
             return
+        self._failing_since = None
         if SERVICE in self._outages:
             self._loop.call_soon_threadsafe(self._outages.ended, SERVICE)
         self.last_call = time.monotonic()

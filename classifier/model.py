@@ -5,7 +5,7 @@ Every road uses it, the stream, the batch command and `POST /classify`, so that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +17,7 @@ from classifier.artifact import Artifact
 from classifier.batching import Call, plan
 from classifier.cache import PredictionCache
 from classifier.engines import Engine, load_engine
+from classifier.offer import Offer
 from classifier.precision import LOGIT_BOUND
 from classifier.scores import Prediction, Scorer
 from classifier.tokens import Tokeniser, pad
@@ -62,8 +63,17 @@ class Question:
         return real, sum(len(call.rows) * call.length for call in self.calls) - real
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Offers on their way through the model."""
+
+    indexes: list[int]  # of the offers that have a text, in their order
+    question: Question  # their texts
+    cut: int  # texts that lost characters
+
+
 class Model:
-    """Answers texts. `prepare` and `compute` may run on two threads, each on one at a time."""
+    """Answers texts. Any thread may ask and prepare; only one at a time may compute."""
 
     def __init__(
         self,
@@ -134,6 +144,19 @@ class Model:
                 expected_best = float(values[position[question.category_id]])
                 if best != question.category_id and float(values.max()) - expected_best > bound:
                     raise ModelError(f"{name}: {best} instead of {question.category_id}")
+
+    def ask(self, offers: Iterable[Offer]) -> Asked:
+        """Makes the offers' texts by the artefact's recipe, and prepares those that have one."""
+        indexes: list[int] = []
+        texts: list[str] = []
+        cuts = 0
+        for index, offer in enumerate(offers):
+            text, cut = self.recipe.render(offer)
+            cuts += cut
+            if text:
+                indexes.append(index)
+                texts.append(text)
+        return Asked(indexes, self.prepare(texts), cuts)
 
     def prepare(self, texts: list[str]) -> Question:
         """Looks the texts up in the cache, tokenises the others and plans their engine calls."""

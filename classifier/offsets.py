@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 
 from aiokafka import TopicPartition
 
+from classifier import log
+
+_log = log.get("offsets")
+
 
 @dataclass(eq=False, slots=True)
 class Claim:
@@ -54,15 +58,17 @@ class Offsets:
     def claim(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> Claim:
         """The records of a poll that has just returned: (first offset, last offset + 1) each.
 
-        Raises ValueError when a partition is not held or went back.
+        A partition that went back has a log that was cut or made anew; what was known of the old
+        one is void. Raises ValueError when a partition is not held.
         """
         for partition, (first, end) in spans.items():
             held = self._partitions.get(partition)
-            if held is None:
-                raise ValueError(f"{partition} is not assigned")
+            if held is None or end <= first:
+                raise ValueError(f"{partition} is not assigned, or {first} to {end} is no span")
             before = self.resume(partition)
-            if end <= first or (before is not None and first < before):
-                raise ValueError(f"{partition} at {before} cannot claim {first} to {end}")
+            if before is not None and first < before:
+                _log.warning("partition went back", partition=str(partition), to=first, at=before)
+                self._partitions[partition] = _Partition()
         claim = Claim(self._epoch, dict(spans))
         for partition in spans:
             self._partitions[partition].claims.append(claim)

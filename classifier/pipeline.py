@@ -23,21 +23,26 @@ import numpy as np
 from classifier import log
 from classifier.classification import Answered, Answerer, Event, document, remove, upsert, waves
 from classifier.consumer import OfferConsumer
-from classifier.deadletter import AbandonedError, DeadLetters
+from classifier.deadletter import DeadLetters
 from classifier.engine_thread import EngineThread
 from classifier.metrics import Metrics
-from classifier.model import Question
-from classifier.offer import Offer
+from classifier.model import Asked, Question
 from classifier.offsets import Claim, Offsets
-from classifier.record import Decoded, Reason, Record, Reject, decode_records
+from classifier.patience import AbandonedError
+from classifier.record import (
+    INFERENCE_DETAIL,
+    NO_TEXT_DETAIL,
+    Decoded,
+    Reason,
+    Record,
+    Reject,
+    decode_records,
+)
 from classifier.settings import Settings
 from classifier.store import Store, Written
 
 FULL_SECONDS = 1.0
 """A pipeline that is full for longer pauses the partitions."""
-
-NO_TEXT_DETAIL = "no field holds a word: title, brand, category_path, description"
-INFERENCE_DETAIL = "the engine fails on this text alone, and answers others"
 
 _log = log.get("pipeline")
 
@@ -49,9 +54,7 @@ class Batch:
     records: Sequence[Record]
     claims: list[Claim]
     decoded: Decoded = field(default_factory=Decoded)
-    asked: list[tuple[Record, Offer]] = field(default_factory=list)
-    question: Question = field(default_factory=lambda: Question([], []))
-    cut: int = 0  # texts that lost characters
+    asked: Asked = field(default_factory=lambda: Asked([], Question([], []), 0))
 
 
 class Pipeline:
@@ -81,7 +84,7 @@ class Pipeline:
         self._in_flight: list[Batch] = []
         self._left = asyncio.Event()  # set, and replaced, whenever a batch leaves
         self.moved = time.monotonic()
-        """When a batch last left a stage."""
+        """When a batch was fetched or left a stage for the last time."""
 
     @property
     def offers_in_flight(self) -> int:
@@ -129,6 +132,7 @@ class Pipeline:
                 if got is not None:
                     batch = Batch(got.records, got.claims)
                     self._in_flight.append(batch)
+                    self.moved = time.monotonic()
                     fetched.put_nowait(batch)
                 continue
             full_since = full_since or time.monotonic()
@@ -147,7 +151,11 @@ class Pipeline:
         while True:
             batch = await fetched.get()
             if self._wanted(batch):
-                await loop.run_in_executor(self._preparing, self._prepare, batch)
+                try:
+                    await loop.run_in_executor(self._preparing, self._prepare, batch)
+                except Exception:
+                    _log.error("a batch cannot be prepared", spans=_spans(batch))
+                    raise
                 self.moved = time.monotonic()
             prepared.put_nowait(batch)
 
@@ -156,19 +164,15 @@ class Pipeline:
         settings = self._settings
         started = time.monotonic()
         decoded = decode_records(batch.records, settings.record_bytes, settings.kafka_framing)
-        recipe = self._model.recipe
-        texts: list[str] = []
-        for record, offer in decoded.offers:
-            text, cut = recipe.render(offer)
-            batch.cut += cut
-            if text:
-                batch.asked.append((record, offer))
-                texts.append(text)
-            else:
-                decoded.rejects.append(Reject(record, Reason.NO_TEXT, NO_TEXT_DETAIL))
         between = time.monotonic()
-        batch.decoded = decoded
-        batch.question = self._model.prepare(texts)
+        asked = self._model.ask(offer for _, offer in decoded.offers)
+        batch.decoded, batch.asked = decoded, asked
+        with_text = set(asked.indexes)
+        decoded.rejects += [
+            Reject(record, Reason.NO_TEXT, NO_TEXT_DETAIL)
+            for index, (record, _) in enumerate(decoded.offers)
+            if index not in with_text
+        ]
         self._metrics.stage_seconds.observe("decode", between - started)
         self._metrics.stage_seconds.observe("tokenise", time.monotonic() - between)
 
@@ -178,7 +182,7 @@ class Pipeline:
         while True:
             batch = await prepared.get()
             if self._wanted(batch):
-                await self._engine.compute(batch.question, partial(self._wanted, batch))
+                await self._engine.compute(batch.asked.question, partial(self._wanted, batch))
                 self.moved = time.monotonic()
             computed.put_nowait(batch)
 
@@ -190,6 +194,9 @@ class Pipeline:
                     await self._write(batch)
             except AbandonedError:
                 pass
+            except Exception:
+                _log.error("a batch cannot be written", spans=_spans(batch))
+                raise
             finally:
                 # Whoever waits for this batch sees it gone only after its offsets are committed.
                 self._in_flight.remove(batch)
@@ -235,9 +242,11 @@ class Pipeline:
     def _answered(self, batch: Batch) -> list[Answered]:
         """The batch's offers with their answers; those the engine cannot answer are set aside."""
         answered: list[Answered] = []
-        question = batch.question
+        question = batch.asked.question
         hashes, answers = question.hashes, question.answers
-        for (record, offer), text, prediction in zip(batch.asked, hashes, answers, strict=True):
+        indexes = batch.asked.indexes
+        for index, text, prediction in zip(indexes, hashes, answers, strict=True):
+            record, offer = batch.decoded.offers[index]
             if prediction is None:
                 batch.decoded.rejects.append(Reject(record, Reason.INFERENCE, INFERENCE_DETAIL))
             else:
@@ -247,7 +256,7 @@ class Pipeline:
     def _count(self, batch: Batch, account: _Account, outdone: int, acknowledged: float) -> None:
         """Raises the counters, once the batch is committed, and so once for each record."""
         metrics = self._metrics
-        decoded, question = batch.decoded, batch.question
+        decoded, question = batch.decoded, batch.asked.question
         for outcome, count in (
             ("classified", account.classified),
             ("uncertain", account.uncertain),
@@ -268,11 +277,12 @@ class Pipeline:
         real, padding = question.tokens()
         metrics.tokens.inc("real", real)
         metrics.tokens.inc("padding", padding)
-        metrics.truncated.inc("characters", batch.cut)
+        metrics.truncated.inc("characters", batch.asked.cut)
         metrics.truncated.inc("tokens", question.cut)
-        timestamps = np.array([record.timestamp for record in batch.records], np.float64)
+        sent = np.array(account.sent, np.float64)
         # A producer's clock may run ahead of ours; an offer is never younger than nothing.
-        metrics.offer_age_seconds.observe_many(np.maximum(acknowledged - timestamps / 1000, 0))
+        ages = np.maximum(acknowledged - sent[sent >= 0] / 1000, 0)
+        metrics.offer_age_seconds.observe_many(ages)
 
     def _wanted(self, batch: Batch) -> bool:
         """Whether the batch still belongs to this member."""
@@ -291,6 +301,7 @@ class _Account:
     unchanged: int = 0
     categories: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)  # Kafka timestamps, ms; -1: the record has none
 
     def written(self, written: Written, events: list[Event]) -> None:
         """Adds one bulk: its results, and the events that it took."""
@@ -307,3 +318,13 @@ class _Account:
                 self.uncertain += 1
             self.categories.append(event.prediction.category_id)
             self.scores.append(event.prediction.score)
+            self.sent.append(event.record.timestamp)
+
+
+def _spans(batch: Batch) -> list[str]:
+    """Where a batch came from, for a person who looks for the record that did it."""
+    return [
+        f"{p.topic}/{p.partition} {first} to {end}"
+        for claim in batch.claims
+        for p, (first, end) in claim.spans.items()
+    ]

@@ -50,6 +50,10 @@ class Reason(StrEnum):
     DOCUMENT = "refused by MongoDB"
 
 
+NO_TEXT_DETAIL = "no field holds a word: title, brand, category_path, description"
+INFERENCE_DETAIL = "the engine fails on this text alone, and answers others"
+
+
 class Record(Protocol):
     """What of a consumed Kafka record is used here (aiokafka's ConsumerRecord has it)."""
 

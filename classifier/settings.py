@@ -7,11 +7,13 @@ of one service can disagree.
 from __future__ import annotations
 
 import json
+import ssl
 from pathlib import Path
 from typing import Any, Literal
 
+import pymongo
 import yaml
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import Field, FilePath, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -50,9 +52,9 @@ class Settings(BaseSettings):
     )
     kafka_sasl_username: str | None = Field(None, description="SASL user")
     kafka_sasl_password: SecretStr | None = Field(None, description="SASL password")
-    kafka_ssl_cafile: Path | None = Field(None, description="PEM file of the brokers' authority")
-    kafka_ssl_certfile: Path | None = Field(None, description="PEM file of our own certificate")
-    kafka_ssl_keyfile: Path | None = Field(None, description="PEM file of our own key")
+    kafka_ssl_cafile: FilePath | None = Field(None, description="PEM file of the brokers' CA")
+    kafka_ssl_certfile: FilePath | None = Field(None, description="PEM file of our own certificate")
+    kafka_ssl_keyfile: FilePath | None = Field(None, description="PEM file of our own key")
     kafka_ssl_password: SecretStr | None = Field(None, description="password of the key file")
     kafka_session_timeout_ms: int = Field(
         30_000, ge=1_000, description="a member that is silent for so long leaves the group"
@@ -127,7 +129,7 @@ class Settings(BaseSettings):
         32, ge=1, le=10_000, description="requests to /classify that may wait; more get 429"
     )
     interactive_share: float = Field(
-        0.2, gt=0, le=1, description="share of the engine's calls that /classify may take"
+        0.2, gt=0, lt=1, description="share of the engine's calls that /classify may take"
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least")
@@ -147,8 +149,18 @@ class Settings(BaseSettings):
     @field_validator("mongodb_uri")
     @classmethod
     def _uri(cls, value: SecretStr) -> SecretStr:
-        if not value.get_secret_value().startswith(("mongodb://", "mongodb+srv://")):
+        uri = value.get_secret_value()
+        if not uri.startswith(("mongodb://", "mongodb+srv://")):
             raise ValueError("not a mongodb:// or mongodb+srv:// address")
+        if uri.startswith("mongodb://"):  # the other kind would ask a name server
+            try:
+                pymongo.MongoClient(uri, connect=False).close()
+            except Exception as error:  # noqa: BLE001 a bad URI raises a dozen kinds
+                # The driver's own words may quote a password that was not escaped.
+                raise ValueError(
+                    f"the driver refuses the connection string ({type(error).__name__}): escape "
+                    "user and password by RFC 3986, check hosts, ports, options and files"
+                ) from None
         return value
 
     @model_validator(mode="after")
@@ -159,6 +171,11 @@ class Settings(BaseSettings):
             self.kafka_sasl_username and self.kafka_sasl_password
         ):
             raise ValueError("SASL needs kafka_sasl_username and kafka_sasl_password")
+        if self.kafka_security_protocol.endswith("SSL"):
+            try:
+                self.kafka_ssl_context()
+            except (OSError, ssl.SSLError) as error:
+                raise ValueError(f"the kafka_ssl files do not go together: {error}") from None
         # The broker waits for this member's part of a rebalance only as long as its session.
         if self.revoke_seconds * 1000 >= self.kafka_session_timeout_ms:
             raise ValueError("revoke_seconds must be shorter than kafka_session_timeout_ms")
@@ -179,6 +196,20 @@ class Settings(BaseSettings):
     def secrets(self) -> list[str]:
         """All secrets in clear, for the logs to mask."""
         return [value.get_secret_value() for _, value in self if isinstance(value, SecretStr)]
+
+    def kafka_ssl_context(self) -> ssl.SSLContext | None:
+        """The TLS context for the brokers, None without TLS. Raises OSError or ssl.SSLError."""
+        if not self.kafka_security_protocol.endswith("SSL"):
+            return None
+        context = ssl.create_default_context(cafile=self.kafka_ssl_cafile)
+        if self.kafka_ssl_certfile:
+            password = self.kafka_ssl_password
+            context.load_cert_chain(
+                self.kafka_ssl_certfile,
+                self.kafka_ssl_keyfile,
+                password.get_secret_value() if password else "",
+            )
+        return context
 
     def worker_json(self) -> str:
         """All settings as JSON, secrets in clear: for a pipe to a worker, nowhere else."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import bson
@@ -17,13 +17,16 @@ from pymongo.errors import (
     OperationFailure,
     PyMongoError,
 )
+from tenacity import TryAgain
 
-from classifier.deadletter import AbandonedError
+from classifier.classification import probe_update
 from classifier.metrics import Metrics
 from classifier.outage import Outages
+from classifier.patience import AbandonedError, patiently
 from classifier.settings import Settings
 
 SERVICE = "mongodb"
+WRITING = "writing"
 
 DUPLICATE_KEY = 11000
 """Two first inserts of one `_id` met; the second try finds the document."""
@@ -55,8 +58,6 @@ DOCUMENT_BYTES = 16 * 1024 * 1024
 INDEX_OPTIONS_CONFLICT = frozenset({85, 86})
 RACES = 5
 """A first insert loses one race or two; a duplicate key after so many tries is an index's doing."""
-LONGEST_PAUSE = 10.0
-"""Seconds between tries at the most, so that an election is noticed soon after it ends."""
 
 
 @dataclass(slots=True)
@@ -89,12 +90,12 @@ class Store:
         self._marker_ttl = settings.marker_ttl_seconds
         self._outages = outages
         self._metrics = metrics
-        self._failing = False  # a write is being tried again, and knows better than any check
 
     async def prepare(self) -> None:
         """Makes the index that clears markers, or gives it the lifetime that is set now.
 
-        Idempotent; raises PyMongoError.
+        Then writes and deletes a marker, by the guarded update that offers are written with: a
+        server that cannot run it would refuse every offer one by one. Raises PyMongoError.
         """
         try:
             await self._collection.create_index(
@@ -108,11 +109,12 @@ class Store:
                 self._collection.name,
                 index={"name": "marker_ttl", "expireAfterSeconds": self._marker_ttl},
             )
+        probe = f"offer-classifier.probe.{uuid.uuid4().hex}"
+        await self._collection.bulk_write([probe_update(probe, datetime.now(UTC))], ordered=False)
+        await self._collection.delete_one({"_id": probe})
 
     async def check(self) -> bool:
         """Whether a primary takes writes now; an outage begins or ends with the answer."""
-        if self._failing:
-            return False
         try:
             hello = await self._client.admin.command("hello")
         except PyMongoError as error:
@@ -135,26 +137,27 @@ class Store:
         left = list(enumerate(updates))
         tries = 0
         try:
-            while left:
-                if not wanted():
-                    raise AbandonedError(SERVICE)
-                try:
-                    left = await self._write_once(left, written)
-                except PyMongoError as error:
-                    self._outages.began(SERVICE, str(error))
-                    self._failing = True
-                if left:
+            async for attempt in patiently((PyMongoError,), wanted, self._count_retry):
+                with attempt:
+                    if not wanted():
+                        raise AbandonedError(SERVICE)
                     tries += 1
-                    if tries == RACES and not self._failing:
-                        reason = "duplicate key again and again: is there a unique index but _id?"
-                        self._outages.began(SERVICE, reason)
-                        self._failing = True
-                    self._metrics.retries.inc(SERVICE)
-                    await _pause(tries, wanted)
+                    try:
+                        left = left and await self._write_once(left, written)
+                    except PyMongoError as error:
+                        self._outages.began(SERVICE, str(error), WRITING)
+                        raise
+                    if left and tries == RACES:
+                        reason = "duplicate key again and again: a unique index but _id's?"
+                        self._outages.began(SERVICE, reason, WRITING)
+                    if left:
+                        raise TryAgain
         finally:
-            self._failing = False
-        self._outages.ended(SERVICE)
+            self._outages.ended(SERVICE, WRITING)
         return written
+
+    def _count_retry(self) -> None:
+        self._metrics.retries.inc(SERVICE)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -192,19 +195,23 @@ class Store:
         written.updated += details["nModified"]
         written.unchanged += details["nMatched"] - details["nModified"]
         again: list[tuple[int, UpdateOne]] = []
+        refused: list[tuple[int, str]] = []
         world = ""
         for error in details["writeErrors"]:
             index, update = left[error["index"]]
-            code = error.get("code")
+            code, reason = error.get("code"), f"{error.get('errmsg')} (code {error.get('code')})"
             if code in DOCUMENT_CODES:
-                written.refused.append((index, f"{error.get('errmsg')} (code {code})"))
+                refused.append((index, reason))
                 continue
             again.append((index, update))
             if code != DUPLICATE_KEY:
-                world = f"{error.get('errmsg')} (code {code})"
+                world = reason
+        if len(refused) == len(left) > 1:
+            # One offer may be impossible; all of a bulk are not: a validator, or another server.
+            raise OperationFailure(f"every update is refused: {refused[0][1]}")
+        written.refused += refused
         if world:
-            self._outages.began(SERVICE, world)
-            self._failing = True
+            self._outages.began(SERVICE, world, WRITING)
         return again
 
 
@@ -225,12 +232,3 @@ def _without_impossible(
     if len(good) == len(left):
         raise PyMongoError(f"the bulk cannot be sent: {cause}") from cause
     return good
-
-
-async def _pause(tries: int, wanted: Callable[[], bool]) -> None:
-    """Exponential backoff with full jitter, ended early when the batch is no longer wanted."""
-    left = random.uniform(0.5, 1.0) * min(LONGEST_PAUSE, 0.05 * 2 ** min(tries, 10))
-    while left > 0 and wanted():
-        step = min(left, 0.2)
-        await asyncio.sleep(step)
-        left -= step

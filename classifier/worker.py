@@ -24,8 +24,9 @@ from pymongo.errors import PyMongoError
 
 from classifier import cpu, link, log
 from classifier.artifact import ArtifactError
+from classifier.client import CodecError, check_codecs, client_settings
 from classifier.consumer import SERVICE as KAFKA
-from classifier.consumer import CodecError, OfferConsumer, check_codecs, client_settings
+from classifier.consumer import OfferConsumer
 from classifier.deadletter import SERVICE as DEAD_LETTERS
 from classifier.deadletter import DeadLetters
 from classifier.engine_thread import SERVICE as ENGINE
@@ -48,8 +49,14 @@ EXIT_MODEL = 3
 STATUS_SECONDS = 1.0
 CHECK_SECONDS = 2.0
 START_RETRY_SECONDS = 2.0
+LEAVE_SECONDS = 3.0
+"""For leaving the group, the producer and MongoDB at the end, all at once."""
 
 _log = log.get("worker")
+
+
+class StalledError(Exception):
+    """Records wait and none comes, though nothing that is needed is away."""
 
 
 class Worker:
@@ -91,7 +98,7 @@ class Worker:
                 background.append(tasks.create_task(self._listen(self._line)))
             try:
                 self._engine = await self._load()
-                _spare_the_collector()
+                spare_the_collector()
                 self._report_now.set()
                 await self._serve(self._engine)
             finally:
@@ -171,15 +178,19 @@ class Worker:
                     return
             self._state = "running"
             self._report_now.set()
-            checking = asyncio.create_task(self._check(consumer, store))
-            try:
+            async with asyncio.TaskGroup() as tasks:
+                checking = tasks.create_task(self._check(consumer, store, pipeline))
                 await pipeline.run(self._stopping)
-            finally:
                 checking.cancel()
         finally:
-            # Leaves the group, so that its partitions go on elsewhere at once.
+            # Leaves the group, so that its partitions go on elsewhere at once. Bounded, since the
+            # client waits for a coordinator that is away, and the supervisor does not.
             await asyncio.gather(
-                consumer.leave(), producer.stop(), store.close(), return_exceptions=True
+                *(
+                    asyncio.wait_for(ending, LEAVE_SECONDS)
+                    for ending in (consumer.leave(), producer.stop(), store.close())
+                ),
+                return_exceptions=True,
             )
 
     async def _until(
@@ -212,9 +223,18 @@ class Worker:
 
     # What the supervisor sees and asks
 
-    async def _check(self, consumer: OfferConsumer, store: Store) -> None:
+    async def _check(self, consumer: OfferConsumer, store: Store, pipeline: Pipeline) -> None:
         while True:
             await asyncio.gather(consumer.measure_lag(), store.check())
+            still = time.monotonic() - max(pipeline.moved, consumer.assigned_at)
+            if (
+                any(consumer.lag.values())
+                and not pipeline.offers_in_flight
+                and not self._outages.services
+                and still > self._settings.stall_seconds
+            ):
+                # Whatever went wrong in the client, a new process begins without it.
+                raise StalledError(f"{sum(consumer.lag.values())} records wait, none is fetched")
             self._report_now.set()
             await asyncio.sleep(CHECK_SECONDS)
 
@@ -308,7 +328,7 @@ async def _within(seconds: float, waited: Awaitable[object]) -> None:
         await asyncio.wait_for(waited, max(0.0, seconds))
 
 
-def _spare_the_collector() -> None:
+def spare_the_collector() -> None:
     """Keeps the garbage collector from walking the model's and the cache's objects all the time.
 
     A batch makes tens of thousands of short-lived containers, none in a cycle; at the default

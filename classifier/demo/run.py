@@ -25,7 +25,7 @@ from rich.text import Text
 from classifier import log, sample
 from classifier import produce as producing
 from classifier.artifact import Artifact
-from classifier.consumer import client_settings
+from classifier.client import client_settings
 from classifier.demo import DemoError, account, report, servers, service, training
 from classifier.demo.account import Account, Document, Sent
 from classifier.produce import Record

@@ -18,3 +18,7 @@ class Record:
     offset: int = 0
     timestamp: int = TIMESTAMP
     headers: tuple[tuple[str, bytes], ...] = field(default=())
+
+    @property
+    def serialized_value_size(self) -> int:
+        return -1 if self.value is None else len(self.value)

@@ -10,14 +10,14 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, codec
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition, codec
 from aiokafka.consumer import fetcher
 from aiokafka.errors import (
     CommitFailedError,
@@ -30,7 +30,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from pydantic import SecretStr
 
 from classifier import consumer, metrics
-from classifier.consumer import CodecError, Fetched, OfferConsumer, check_codecs, client_settings
+from classifier.client import ClientError, CodecError, check_codecs, client_settings
+from classifier.consumer import Fetched, OfferConsumer
 from classifier.metrics import Metrics
 from classifier.offsets import Claim, Offsets
 from classifier.outage import Outages
@@ -115,6 +116,15 @@ async def seated(
         yield member
     finally:
         await member.consumer.leave()
+
+
+@contextmanager
+def stand_in(member: OfferConsumer) -> Iterator[mock.MagicMock]:
+    """A client that does as the test says, and whose tasks live."""
+    with mock.patch.object(member, "_consumer") as client:
+        client._fetcher._fetch_task.done.return_value = False
+        client._coordinator._coordination_task.done.return_value = False
+        yield client
 
 
 def alone(**more: Any) -> Member:
@@ -328,7 +338,7 @@ async def test_tail_without_records_is_committed_and_no_lag() -> None:
     member.offsets.assign([partition])
     member.offsets.settle(member.offsets.claim({partition: (0, 10)}))
     member.offsets.committed({partition: 10}, member.offsets.epoch)
-    with mock.patch.object(member.consumer, "_consumer") as client:
+    with stand_in(member.consumer) as client:
         client.end_offsets = mock.AsyncMock(return_value={partition: 111})
         client.position = mock.AsyncMock(return_value=111)
         client.highwater.return_value = None
@@ -422,7 +432,7 @@ async def test_records_gathered_before_a_rebalance_are_dropped() -> None:
             return {p1: [Record(b"c", partition=1, offset=9)]}
         return {}
 
-    with mock.patch.object(member.consumer, "_consumer") as client:
+    with stand_in(member.consumer) as client:
         client.getmany = getmany
         fetched = await member.consumer.fetch()
     assert fetched is not None
@@ -448,7 +458,7 @@ async def settled() -> Member:
 async def test_commit_under_a_membership_that_is_gone_is_dropped(
     settled: Member, error: Exception
 ) -> None:
-    with mock.patch.object(settled.consumer, "_consumer") as client:
+    with stand_in(settled.consumer) as client:
         client.commit = mock.AsyncMock(side_effect=error)
         assert not await settled.consumer.commit()
         client.commit.assert_awaited_once()
@@ -460,12 +470,12 @@ async def test_commit_is_tried_again_while_the_coordinator_is_away(
 ) -> None:
     monkeypatch.setattr(consumer, "RETRY_SECONDS", 0.01)
     away = [GroupCoordinatorNotAvailableError(), KafkaConnectionError("refused")]
-    with mock.patch.object(settled.consumer, "_consumer") as client:
+    with stand_in(settled.consumer) as client:
         client.commit = mock.AsyncMock(side_effect=[*away, None])
         assert await settled.consumer.commit()
         assert client.commit.await_count == 3
     assert settled.offsets.unsettled == 0
-    assert settled.outages.reasons[0].startswith("kafka is away: commit: ")
+    assert settled.heard == [["kafka"], []]
     assert settled.metrics.retries.value("kafka") == 2
 
 
@@ -473,7 +483,7 @@ async def test_commit_ends_with_its_assignment(
     settled: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer, "RETRY_SECONDS", 0.01)
-    with mock.patch.object(settled.consumer, "_consumer") as client:
+    with stand_in(settled.consumer) as client:
         client.commit = mock.AsyncMock(side_effect=KafkaConnectionError("refused"))
         committing = asyncio.create_task(settled.consumer.commit())
         await asyncio.sleep(0.05)
@@ -491,7 +501,7 @@ async def test_acknowledgement_that_comes_after_a_rebalance_counts_for_nothing(
         settled.offsets.assign([partition])
         settled.offsets.claim({partition: (0, 10)})
 
-    with mock.patch.object(settled.consumer, "_consumer") as client:
+    with stand_in(settled.consumer) as client:
         client.commit = commit
         assert not await settled.consumer.commit()
     assert settled.offsets.unsettled == 1
@@ -607,12 +617,99 @@ async def test_header_name_that_is_not_utf8_stops_nothing(
 # Kafka away
 
 
+@pytest.mark.parametrize("part", ["_fetcher._fetch_task", "_coordinator._coordination_task"])
+async def test_client_whose_task_has_ended_is_given_up(settled: Member, part: str) -> None:
+    """aiokafka tells nobody: the polls would be empty, or fail, for ever."""
+    owner, task = part.split(".")
+    with stand_in(settled.consumer) as client:
+        client.getmany = mock.AsyncMock(return_value={})
+        assert await settled.consumer.fetch() is None
+        getattr(getattr(client, owner), task).done.return_value = True
+        with pytest.raises(ClientError, match="task has ended"):
+            await settled.consumer.fetch()
+
+
+async def test_commit_that_the_coordinator_does_not_answer_is_a_named_outage(
+    settled: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client tries for ever, in silence, and must not go on under the next assignment."""
+    monkeypatch.setattr(consumer, "COMMIT_SECONDS", 0.02)
+    cancelled = asyncio.Event()
+
+    async def commit(_: object) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    with stand_in(settled.consumer) as client:
+        client.commit = commit
+        committing = asyncio.create_task(settled.consumer.commit())
+        await asyncio.sleep(0.1)
+        assert settled.outages.reasons == ["kafka is away: commit: the coordinator is away"]
+        await settled.consumer.on_partitions_revoked([])
+        assert await asyncio.wait_for(committing, 5) is False
+        assert cancelled.is_set()
+    assert settled.outages.services == []
+
+
+async def test_joining_can_be_tried_again_after_it_failed_half_way(
+    kafka: str, create_topic: Create, group: str, producer: AIOKafkaProducer
+) -> None:
+    topic = await create_topic(1)
+    await produce(producer, topic, range(3))
+    member = Member(kafka, topic, group)
+    with (
+        mock.patch(
+            "aiokafka.consumer.group_coordinator.GroupCoordinator.__init__",
+            side_effect=KafkaConnectionError("group full"),
+        ),
+        pytest.raises(KafkaConnectionError),
+    ):
+        await member.consumer.join()
+    await member.consumer.join()
+    try:
+        fetched = None
+        while fetched is None:
+            fetched = await member.consumer.fetch()
+        assert len(fetched.records) == 3
+    finally:
+        await member.consumer.leave()
+
+
+async def test_records_without_a_timestamp_count_as_the_oldest(settled: Member) -> None:
+    partition = TopicPartition("offers", 0)
+    old = ConsumerRecord("offers", 0, 10, None, 0, None, b"x", None, -1, 1, ())
+    with stand_in(settled.consumer) as client:
+        client.getmany = mock.AsyncMock(side_effect=[{partition: [old]}, {}])
+        fetched = await settled.consumer.fetch()
+    assert fetched is not None
+    assert fetched.records[0].timestamp == -1
+
+
+async def test_batch_is_full_with_so_many_bytes_too(
+    settled: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "BATCH_BYTES", 1_000)
+    partition = TopicPartition("offers", 0)
+
+    def polled(offset: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        record = ConsumerRecord("offers", 0, offset, 5, 0, None, b"x" * 600, None, -1, 600, ())
+        return {partition: [record]}
+
+    with stand_in(settled.consumer) as client:
+        client.getmany = mock.AsyncMock(side_effect=[polled(10), polled(11), polled(12)])
+        fetched = await settled.consumer.fetch()
+    assert fetched is not None
+    assert len(fetched.records) == 2
+
+
 @pytest.mark.parametrize("error", [KafkaConnectionError("refused"), CorruptRecordException("crc")])
 async def test_fetch_that_fails_is_an_outage_and_no_error(
     settled: Member, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(consumer, "RETRY_SECONDS", 0.01)
-    with mock.patch.object(settled.consumer, "_consumer") as client:
+    with stand_in(settled.consumer) as client:
         client.getmany = mock.AsyncMock(side_effect=error)
         assert await settled.consumer.fetch() is None
         await settled.consumer.idle()
@@ -629,7 +726,7 @@ async def test_lag_that_cannot_be_asked_begins_an_outage_and_an_answer_ends_it(
     async def never(_: object) -> None:
         await asyncio.sleep(60)
 
-    with mock.patch.object(settled.consumer, "_consumer") as client:
+    with stand_in(settled.consumer) as client:
         for failing in (mock.AsyncMock(side_effect=KafkaConnectionError("refused")), never):
             client.end_offsets = failing
             await settled.consumer.measure_lag()
@@ -648,7 +745,7 @@ async def test_lag_that_cannot_be_asked_begins_an_outage_and_an_answer_ends_it(
 async def test_member_without_partitions_has_no_lag_and_still_asks_the_brokers() -> None:
     member = alone()
     member.consumer.lag = {TopicPartition("offers", 0): 7}
-    with mock.patch.object(member.consumer, "_consumer") as client:
+    with stand_in(member.consumer) as client:
         client.topics = mock.AsyncMock(side_effect=KafkaConnectionError("refused"))
         await member.consumer.measure_lag()
         assert member.outages.services == ["kafka"]
@@ -699,7 +796,3 @@ def test_clients_are_made_as_the_settings_say(tmp_path: Path) -> None:
     assert secure["sasl_mechanism"] == "SCRAM-SHA-512"
     assert secure["sasl_plain_username"] == "ann"
     assert secure["sasl_plain_password"] == "hunter2"
-    with pytest.raises(OSError, match="No such file"):
-        client_settings(
-            Settings(kafka_security_protocol="SSL", kafka_ssl_cafile=tmp_path / "none.pem")
-        )

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -17,19 +18,20 @@ from aiokafka.errors import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from tenacity import wait_none
 
-from classifier import deadletter, metrics
+from classifier import metrics, patience
+from classifier.client import ClientError
 from classifier.deadletter import (
+    HEADER_BYTES,
     KEY_BYTES,
     SMALLEST_CUT,
-    AbandonedError,
     DeadLetters,
     cut,
     headers,
 )
 from classifier.metrics import Metrics
 from classifier.outage import Outages
+from classifier.patience import AbandonedError
 from classifier.record import Reason, Reject
 from tests.classifier.records import TIMESTAMP, Record
 
@@ -180,31 +182,41 @@ async def test_letter_that_the_topic_refuses_for_its_size_is_cut_further(
     assert office.heard == []
 
 
-async def test_long_key_is_replaced_by_its_hash(kafka: str, topic: str, office: Office) -> None:
+async def test_long_key_is_cut_with_the_hash_of_the_whole(
+    kafka: str, topic: str, office: Office
+) -> None:
     fits, long = b"k" * KEY_BYTES, b"k" * (KEY_BYTES + 1)
     await office.send(reject(key=fits))
     await office.send(reject(key=long))
     kept, replaced = await read(kafka, topic)
     assert kept.key == fits
-    assert replaced.key is None
+    assert replaced.key == fits
     told = dict(replaced.headers)
     assert told["key_sha256"] == hashlib.sha256(long).hexdigest().encode()
     assert told["offset"] == b"0"
 
 
+async def test_tombstone_with_an_endless_key_is_a_dead_letter(
+    kafka: str, topic: str, office: Office
+) -> None:
+    await office.send(reject(None, key=b"\xff" * 5_000))
+    (letter,) = await read(kafka, topic)
+    assert (letter.key, letter.value) == (b"\xff" * KEY_BYTES, None)
+
+
 async def test_large_headers_of_the_record_are_left_out(
     kafka: str, topic: str, office: Office
 ) -> None:
-    fits = (("a", b"x" * (SMALLEST_CUT - 1)),)
-    large = (("a", b"x" * 50_000), ("b", b"y" * 50_000))
+    fits = (("a", b"x" * (HEADER_BYTES - 1)),)
+    large = (("a", b"x" * 50_000), ("revision", b"7"), ("b", b"y" * 50_000))
     await office.send(reject(headers=fits))
     await office.send(reject(headers=large))
     kept, left_out = await read(kafka, topic)
     assert dict(kept.headers)["original.a"] == fits[0][1]
     told = dict(left_out.headers)
-    assert told["headers_cut"] == b"100002"
+    assert told["headers_cut"] == b"100011"
     assert told["reason"] == b"malformed JSON"
-    assert not [name for name in told if name.startswith("original.")]
+    assert [name for name in told if name.startswith("original.")] == ["original.revision"]
 
 
 @given(st.none() | st.binary(max_size=50), st.integers(0, 60))
@@ -234,6 +246,8 @@ class Failing:
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.sent: list[bytes | None] = []
+        self._sender = mock.Mock()
+        self._sender.sender_task.done.return_value = False
 
     async def send_and_wait(self, topic: str, value: bytes | None, **_: object) -> None:
         await asyncio.sleep(0)
@@ -244,7 +258,14 @@ class Failing:
 
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadletter, "wait_random_exponential", lambda *_, **__: wait_none())
+    monkeypatch.setattr(patience, "LONGEST_PAUSE", 0.01)
+
+
+async def test_producer_whose_sender_has_ended_is_given_up() -> None:
+    producer = Failing(KafkaConnectionError("gone"))
+    producer._sender.sender_task.done.return_value = True
+    with pytest.raises(ClientError, match="sender task has ended"):
+        await Office(producer, "letters").send(reject())
 
 
 @pytest.mark.usefixtures("_hasty")
@@ -284,7 +305,7 @@ async def test_letter_is_abandoned_when_nobody_wants_it_any_more() -> None:
             reject(b"1"), reject(b"2"), wanted=lambda: "dead-letters" not in office.outages
         )
     assert producer.sent == []
-    assert office.outages.reasons[0].startswith("dead-letters is away: dlq: ")
+    assert office.heard == [["dead-letters"], []]
 
 
 async def test_nothing_is_sent_when_nobody_wants_it() -> None:

@@ -74,3 +74,17 @@ def test_reason_is_one_short_line_without_secrets(outages: Outages) -> None:
     assert "hunter2" not in reason
     assert "Traceback" not in reason
     assert len(reason) < 400
+
+
+def test_service_is_away_while_anybody_who_uses_it_says_so() -> None:
+    outages = Outages()
+    changes: list[list[str]] = []
+    outages.on_change = lambda: changes.append(outages.services)
+    outages.began("kafka", "no commit", "committing")
+    outages.began("kafka", "no answer")
+    outages.ended("kafka")
+    assert outages.reasons == ["kafka is away: no commit"]
+    outages.ended("kafka", "fetching")
+    assert "kafka" in outages
+    outages.ended("kafka", "committing")
+    assert changes == [["kafka"], []]

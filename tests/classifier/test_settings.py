@@ -30,6 +30,11 @@ def test_command_line_wins_over_environment_wins_over_file(
         ("wrokers: 2\n", "unknown setting wrokers"),
         ("kafka_bootstrap_servers: localhost\n", "'localhost' is not host:port"),
         ("mongodb_uri: http://x\n", "mongodb_uri"),
+        ("mongodb_uri: mongodb://h:99999\n", "mongodb_uri"),
+        ("mongodb_uri: mongodb://u:p/w@h\n", "mongodb_uri"),
+        ("mongodb_uri: mongodb://h/?tls=true&tlsCAFile=/none.pem\n", "mongodb_uri"),
+        ("kafka_ssl_cafile: /none.pem\n", "kafka_ssl_cafile"),
+        ("interactive_share: 1\n", "interactive_share"),
         ("kafka_dead_letter_topic: offers\n", "same topic"),
         ("kafka_security_protocol: SASL_SSL\n", "kafka_sasl_username"),
         ("revoke_seconds: 60\n", "revoke_seconds"),
@@ -61,6 +66,13 @@ def test_secrets_never_show_in_errors_or_repr(monkeypatch: pytest.MonkeyPatch) -
     assert "hunter2" not in str(caught.value)
 
 
+def test_broken_certificate_is_one_line(tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.write_text("no certificate")
+    with pytest.raises(SettingsError, match="do not go together"):
+        load_settings(None, {"kafka_security_protocol": "SSL", "kafka_ssl_cafile": authority})
+
+
 def test_secrets_are_all_of_them_in_clear() -> None:
     settings = load_settings(
         None,
@@ -75,10 +87,12 @@ def test_secrets_are_all_of_them_in_clear() -> None:
 
 
 def test_worker_gets_the_very_settings_the_supervisor_read(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.touch()
     settings = load_settings(
-        None, {"mongodb_uri": "mongodb://user:hunter2@db/", "kafka_ssl_cafile": "/ca.pem"}
+        None, {"mongodb_uri": "mongodb://user:hunter2@db/", "kafka_ssl_cafile": authority}
     )
     monkeypatch.setenv("KAFKA_GROUP", "changed-meanwhile")
     handed = Settings.from_worker_json(settings.worker_json())

@@ -21,13 +21,13 @@ from pymongo import MongoClient, UpdateOne
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
-from classifier import metrics, store
+from classifier import metrics, patience
 from classifier.classification import Answered, Answerer, document, remove, upsert
-from classifier.deadletter import AbandonedError
 from classifier.demo import servers
 from classifier.metrics import Metrics
 from classifier.offer import Offer
 from classifier.outage import Outages
+from classifier.patience import AbandonedError
 from classifier.record import Removal
 from classifier.scores import Prediction
 from classifier.settings import Settings
@@ -213,7 +213,7 @@ async def test_duplicate_key_that_does_not_go_away_is_named(
     kept: Kept, collection: Collection[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A unique index that somebody else made: no race, and nothing that retrying could mend."""
-    monkeypatch.setattr(store, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(patience, "LONGEST_PAUSE", 0.02)
     collection.create_index("text_hash", unique=True)
     await kept.write([update(1)])
     writing = asyncio.create_task(kept.write([update(2)]))
@@ -310,7 +310,7 @@ Troubled = Callable[[], AbstractAsyncContextManager[Kept]]
 
 @pytest.fixture
 def troubled(faulty: str, monkeypatch: pytest.MonkeyPatch) -> Troubled:
-    monkeypatch.setattr(store, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(patience, "LONGEST_PAUSE", 0.05)
     name = f"test_{uuid.uuid4().hex}"
     return lambda: opened(f"{faulty}/?{POLLING}", name)
 
@@ -359,7 +359,7 @@ async def test_nothing_is_believed_before_a_majority_has_it(troubled: Troubled, 
         await asyncio.wait_for(kept.away.wait(), 20)
         assert kept.outages.reasons == ["mongodb is away: shutting down"]
         # The server answers a greeting well enough; the write knows better.
-        assert not await kept.store.check()
+        assert await kept.store.check()
         assert "mongodb" in kept.outages
         assert not writing.done()
         fail(0)
@@ -385,13 +385,6 @@ async def test_nothing_is_sent_when_nobody_wants_it(kept: Kept) -> None:
     with pytest.raises(AbandonedError):
         await kept.write([update(1)], lambda: False)
     assert [row async for row in kept.store._collection.find()] == []
-
-
-async def test_pause_ends_soon_after_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "LONGEST_PAUSE", 1_000.0)
-    started = asyncio.get_running_loop().time()
-    await store._pause(30, lambda: asyncio.get_running_loop().time() < started + 0.3)
-    assert asyncio.get_running_loop().time() - started < 2
 
 
 def test_part_of_a_bulk_that_succeeded_is_not_written_again() -> None:
@@ -444,7 +437,10 @@ async def test_database_that_is_away_is_waited_for_under_its_name() -> None:
     async with opened(uri, "x", mongodb_timeout_ms=300) as kept:
         assert not await kept.store.check()
         assert kept.outages.services == ["mongodb"]
-        writing = asyncio.create_task(kept.write([update(1)], lambda: not kept.store._failing))
+        tries = iter(range(3))
+        writing = asyncio.create_task(
+            kept.write([update(1)], lambda: next(tries, None) is not None)
+        )
         with pytest.raises(AbandonedError):
             await asyncio.wait_for(writing, 20)
         assert kept.outages.services == ["mongodb"]
@@ -452,6 +448,21 @@ async def test_database_that_is_away_is_waited_for_under_its_name() -> None:
 
 
 # Health
+
+
+async def test_bulk_that_is_refused_as_a_whole_is_an_outage_and_no_reason_to_set_aside() -> None:
+    kept = Kept(settings("mongodb://127.0.0.1:1", "x"))
+    written = Written()
+    errors = [{"index": n, "code": 9, "errmsg": "unknown operator"} for n in range(2)]
+    details = {"writeErrors": errors, "nUpserted": 0, "nMatched": 0, "nModified": 0}
+    with pytest.raises(OperationFailure, match="every update is refused: unknown operator"):
+        kept.store._after_errors([(0, update(0)), (1, update(1))], written, details)
+    assert written == Written()
+
+
+async def test_preparing_leaves_no_trace_of_its_probe(kept: Kept) -> None:
+    await kept.store.prepare()
+    assert await kept.store._collection.count_documents({}) == 0
 
 
 async def test_check_says_whether_writes_are_taken(kept: Kept) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from classifier.consumer import CodecError, check_codecs
+from classifier.client import CodecError, check_codecs
 from tests.integration.harness import Place, classifications, done, offer, working
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
-from pydantic import SecretStr
 from pymongo.errors import PyMongoError
 
 from classifier import cpu, link, log
@@ -32,6 +31,7 @@ from classifier.deadletter import DeadLetters
 from classifier.engine_thread import SERVICE as ENGINE
 from classifier.engine_thread import EngineThread
 from classifier.engines import EngineError
+from classifier.exit_codes import BAD_MODEL, BAD_SETTINGS, FAULT, STOPPED
 from classifier.interactive import classify
 from classifier.metrics import Metrics, for_worker
 from classifier.model import Model, ModelError
@@ -42,9 +42,6 @@ from classifier.run_directory import SOCKET
 from classifier.settings import Settings
 from classifier.store import SERVICE as STORE
 from classifier.store import Store
-
-EXIT_SETTINGS = 2
-EXIT_MODEL = 3
 
 STATUS_SECONDS = 1.0
 CHECK_SECONDS = 2.0
@@ -359,20 +356,20 @@ def main() -> int:
     """
     settings = Settings.from_worker_json(sys.stdin.read())
     slot = int(os.environ["CLASSIFIER_SLOT"])
-    secrets = [value.get_secret_value() for _, value in settings if isinstance(value, SecretStr)]
+    secrets = settings.secrets()
     log.configure(settings.log_level, settings.log_format, secrets, role="worker", slot=slot)
-    code = 0
+    code = STOPPED
     try:
         check_codecs()
         asyncio.run(_main(settings, slot, Path(os.environ["CLASSIFIER_RUN_DIR"])))
     except* (ArtifactError, EngineError, ModelError) as errors:
-        code = EXIT_MODEL
+        code = BAD_MODEL
         _log.error(f"the model cannot serve: {errors.exceptions[0]}", exit_code=code)
     except* CodecError as errors:
-        code = EXIT_SETTINGS
+        code = BAD_SETTINGS
         _log.error(str(errors.exceptions[0]), exit_code=code)
     except* Exception:  # noqa: BLE001 the last resort: logged as an event, not as loose lines
-        code = 1
+        code = FAULT
         _log.exception("worker failed", exit_code=code)
     return code
 

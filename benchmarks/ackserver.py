@@ -1,7 +1,8 @@
 """A server that speaks MongoDB's wire protocol, parses every bulk write, and only acknowledges.
 
 The database's speed is not the worker's: against this one the worker's own price is what is left.
-It remembers which `_id`s were written, so that a benchmark can demand that every offer arrived.
+It remembers which `_id`s were written and how often, so that a benchmark can demand that every
+offer arrived, and refuses whatever is no guarded update of one document.
 
     python -m benchmarks.ackserver PORT
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import sys
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
@@ -21,13 +23,25 @@ HEADER = struct.Struct("<iiii")
 OP_REPLY, OP_QUERY, OP_MSG = 1, 2004, 2013
 
 
+FAILED_TO_PARSE = 9
+
+
 class AckServer:
-    """Counts what is written. `ids` are the distinct `_id`s, `updates` all updates."""
+    """Counts what is written.
+
+    `ids`: the distinct `_id`s of what stands there. `updates`: all the updates it took.
+    `refused`: what was refused, the last time.
+    """
 
     def __init__(self) -> None:
-        self.ids: set[str] = set()
+        self._writes: dict[str, int] = {}
         self.updates = 0
+        self.refused = ""
         self._replies = count(1)
+
+    @property
+    def ids(self) -> Collection[str]:
+        return self._writes.keys()
 
     async def serve(self, port: int) -> None:
         """Listens on localhost until cancelled."""
@@ -61,9 +75,12 @@ class AckServer:
     def _answer(self, command: dict[str, Any], sequences: dict[str, list[bytes]]) -> dict[str, Any]:
         name = next(iter(command))
         if name == "update":
-            return self._update(command, sequences)
+            return self._update(_statements(command, sequences, "updates"))
+        if name == "delete":
+            return self._delete(_statements(command, sequences, "deletes"))
         if name == "written":
-            return {"ok": 1.0, "ids": len(self.ids), "updates": self.updates}
+            counts = {"ids": len(self.ids), "updates": self.updates, "refused": self.refused}
+            return {"ok": 1.0, **counts}
         if name.lower() in {"hello", "ismaster"}:
             return {
                 "ok": 1.0,
@@ -80,23 +97,56 @@ class AckServer:
             }
         return {"ok": 1.0}
 
-    def _update(self, command: dict[str, Any], sequences: dict[str, list[bytes]]) -> dict[str, Any]:
-        statements = sequences.get("updates") or [bson.encode(s) for s in command["updates"]]
-        upserted = []
+    def _update(self, statements: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        upserted: list[dict[str, Any]] = []
+        errors: list[dict[str, Any]] = []
         for index, statement in enumerate(statements):
-            update = bson.decode(statement)
-            offer_id = update["q"]["_id"]["$eq"]
-            if not update["u"][0]["$replaceWith"]:
-                raise ValueError(f"no replacement for {offer_id!r}")
-            if offer_id not in self.ids:
-                self.ids.add(offer_id)
+            offer_id = _guarded_id(statement)
+            if offer_id is None:
+                self.refused = f"no guarded upsert of one document: {statement!r}"[:500]
+                errors.append({"index": index, "code": FAILED_TO_PARSE, "errmsg": self.refused})
+                continue
+            if offer_id not in self._writes:
+                self._writes[offer_id] = 0
                 upserted.append({"index": index, "_id": offer_id})
-        self.updates += len(statements)
-        matched = len(statements) - len(upserted)
-        reply: dict[str, Any] = {"ok": 1.0, "n": len(statements), "nModified": matched}
+            self._writes[offer_id] += 1
+        taken = len(statements) - len(errors)
+        self.updates += taken
+        reply: dict[str, Any] = {"ok": 1.0, "n": taken, "nModified": taken - len(upserted)}
         if upserted:
             reply["upserted"] = upserted
+        if errors:
+            reply["writeErrors"] = errors
         return reply
+
+    def _delete(self, statements: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        deleted = 0
+        for statement in statements:
+            writes = self._writes.pop(statement["q"]["_id"], 0)
+            self.updates -= writes
+            deleted += writes > 0
+        return {"ok": 1.0, "n": deleted}
+
+
+def _guarded_id(statement: dict[str, Any]) -> str | None:
+    """The id of a guarded upsert of one document by its `_id` alone; None of anything else."""
+    match statement:
+        case {
+            "q": {"_id": {"$eq": offer_id}, **more},
+            "u": [{"$replaceWith": {"$cond": [guard, "$$ROOT", replacement]}}],
+            "upsert": True,
+        } if guard and not more:
+            match replacement:
+                case {"$literal": {"_id": written}} | {"_id": {"$literal": written}}:
+                    return str(offer_id) if written == offer_id else None
+    return None
+
+
+def _statements(
+    command: dict[str, Any], sequences: dict[str, list[bytes]], name: str
+) -> list[dict[str, Any]]:
+    """The updates or deletes of a command, wherever the driver has put them."""
+    return [bson.decode(each) for each in sequences.get(name, ())] or command[name]
 
 
 def _message(body: bytes) -> tuple[dict[str, Any], dict[str, list[bytes]]]:

@@ -33,7 +33,7 @@ def demonstration() -> Path:
 
 
 def student_size(directory: Path) -> Path:
-    """An artefact of six layers and 384 width with random weights, by the road of a trained one."""
+    """An artefact of six layers and 384 width with random weights, made as a trained one is."""
     texts = [DEFAULT_RECIPE.text(offer) for offer, _ in sample.offers(0, 5_000)]
     tokenizer = train_tokeniser(texts, 12_000)
     tokeniser = Tokeniser(tokenizer, 64)

@@ -39,13 +39,17 @@ class Service:
         times = [process.cpu_times() for process in self.processes()]
         return sum(time.user + time.system for time in times)
 
+    def workers(self) -> list[psutil.Process]:
+        """The workers alone."""
+        return [each for each in self.processes() if "classifier.worker" in each.cmdline()]
+
     def worker_rss(self) -> int:
-        """Resident bytes of the largest worker."""
-        return max(
-            process.memory_info().rss
-            for process in self.processes()
-            if "classifier.worker" in process.cmdline()
-        )
+        """Resident bytes of the largest worker, now."""
+        return max(process.memory_info().rss for process in self.workers())
+
+    def worker_peak(self) -> int:
+        """The most resident bytes that a worker ever had; without /proc, what it has now."""
+        return max(map(_peak, self.workers()))
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
@@ -74,6 +78,15 @@ class Service:
             return httpx.get(f"{url}/readyz", timeout=10).status_code == 200
         except (OSError, httpx.HTTPError):
             return False
+
+
+def _peak(process: psutil.Process) -> int:
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except OSError:
+        return int(process.memory_info().rss)
+    (kilobytes,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(kilobytes) * 1024
 
 
 @contextlib.contextmanager
@@ -106,16 +119,25 @@ def serving(kafka: str, mongodb: str, model: Path, **settings: object) -> Iterat
 
 @contextlib.contextmanager
 def acknowledging() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """The server that only acknowledges: its URI, and what it has been given so far."""
+    """The server that only acknowledges: its URI, and what it has been given so far.
+
+    Asking for that raises RuntimeError once the server refused anything.
+    """
     port = free_port()
     uri = f"mongodb://127.0.0.1:{port}"
     process = subprocess.Popen([sys.executable, "-m", "benchmarks.ackserver", str(port)])
     try:
         with MongoClient[dict[str, Any]](uri) as client:
-            yield uri, lambda: client.admin.command("written")
+            yield uri, lambda: _sound(client.admin.command("written"))
     finally:
         process.terminate()
         process.wait()
+
+
+def _sound(written: dict[str, Any]) -> dict[str, Any]:
+    if written["refused"]:
+        raise RuntimeError(f"the worker wrote {written['refused']}")
+    return written
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

@@ -12,8 +12,7 @@ import asyncio
 import time
 from pathlib import Path
 
-import typer
-
+from benchmarks.bounds import command
 from benchmarks.load import make_topics, median_bytes, new_offers, produce
 from benchmarks.models import demonstration
 from benchmarks.service import acknowledging, serving, until
@@ -21,15 +20,21 @@ from classifier.demo.servers import embedded_broker
 
 REQUIRED = 15_000
 """Offers per worker CPU second, on two cores with AVX2."""
+LEAST_BYTES, MOST_BYTES = 270, 330
+"""The median record must be of a real offer's size, or the rate says nothing."""
 
 
-def measure(offers: int, texts: int, model: Path) -> None:
-    """Prints the figures. Raises RuntimeError unless every offer was written and counted once."""
+def measure(offers: int = 200_000, texts: int = 50_000, model: Path | None = None) -> list[str]:
+    """Prints the figures, with the demonstration model or another; gives what falls short.
+
+    Raises RuntimeError unless every offer was written once.
+    """
+    artifact = model or demonstration()
     records = new_offers(1, texts + offers, texts)
     warm, measured = records[:texts], records[texts:]
     with embedded_broker() as kafka, acknowledging() as (mongodb, written):
         asyncio.run(make_topics(kafka))
-        with serving(kafka, mongodb, model) as service:
+        with serving(kafka, mongodb, artifact) as service:
             asyncio.run(produce(kafka, warm))
             until(lambda: written()["ids"] == texts, "the cache is warm")
             until(lambda: service.counter("classifier_offers_total") == texts, "all counted")
@@ -49,10 +54,8 @@ def measure(offers: int, texts: int, model: Path) -> None:
         total = written()
     if total["ids"] != len(records) or total["updates"] != len(records):
         raise RuntimeError(f"{len(records)} offers were sent, but written: {total}")
-    rate = offers / cpu
-    print(
-        f"offers {offers:,} over {texts:,} texts, median record {median_bytes(records):.0f} bytes"
-    )
+    rate, median = offers / cpu, median_bytes(records)
+    print(f"offers {offers:,} over {texts:,} texts, median record {median:.0f} bytes")
     print(f"not from the cache: {computed:.0f} texts")
     print(f"written and acknowledged: {total['ids']:,} ids by {total['updates']:,} updates")
     print(f"worker, whole process tree: {rate:,.0f} offers per CPU second", end="")
@@ -60,12 +63,13 @@ def measure(offers: int, texts: int, model: Path) -> None:
     print(
         f"by wall clock, with everything else on the same machine: {offers / seconds:,.0f} a second"
     )
-
-
-def main(offers: int = 200_000, texts: int = 50_000, model: Path | None = None) -> None:
-    """Measures with the demonstration model, or the artefact in MODEL."""
-    measure(offers, texts, model or demonstration())
+    short = []
+    if rate < REQUIRED:
+        short.append(f"{rate:,.0f} offers per CPU second, required {REQUIRED:,}")
+    if not LEAST_BYTES <= median <= MOST_BYTES:
+        short.append(f"median record {median:.0f} bytes, required {LEAST_BYTES} to {MOST_BYTES}")
+    return short
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(measure)

@@ -268,3 +268,18 @@ async def test_real_model_answers_through_the_thread(published: Artifact, thread
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return toy.publish(tmp_path_factory.mktemp("toy"))
+
+
+async def test_device_that_does_not_come_back_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some faults of a device stay with the process: the asker gets the error, and ends it."""
+    monkeypatch.setattr(engine_thread, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(engine_thread, "DEVICE_SECONDS", 0.1)
+    thread = Thread()
+    thread.model.go.set()
+    thread.model.errors["lost"] = [DeviceError("illegal address") for _ in range(10_000)]
+    with pytest.raises(DeviceError, match="illegal address"):
+        await asyncio.wait_for(thread.ask("lost"), 10)
+    assert thread.heard[0] == ["engine"]
+    await asyncio.to_thread(thread.engine.close)

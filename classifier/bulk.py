@@ -1,4 +1,4 @@
-"""The batch road: a file of offers in, the same file with categories out.
+"""The batch command: a file of offers in, the same file with categories out.
 
 Every row goes through the very code that a record from Kafka goes through: its decoding, the text
 recipe, the cache, the batches and the engine. Rows keep their order, and no row is lost: one that
@@ -22,6 +22,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from gzip import GzipFile
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,7 +32,7 @@ from classifier import jsonl
 from classifier.jsonl import FileError
 from classifier.model import Model
 from classifier.offer import Offer
-from classifier.record import Reason, decode_offer
+from classifier.record import INFERENCE_DETAIL, NO_TEXT_DETAIL, Reason, decode_offer
 from classifier.scores import Prediction
 
 # Rows that go through the model together: enough of each length for full engine batches.
@@ -60,7 +61,6 @@ class Counts:
     classified: int = 0
     uncertain: int = 0
     errors: int = 0
-    cached: int = 0  # of the classified and uncertain ones: text seen before
 
 
 def say(counts: Counts) -> str:
@@ -110,9 +110,11 @@ def classify_file(
         raise FileError(f"{target} is the input itself: choose another output")
     if not source.is_file():
         raise FileError(f"cannot read {source}: no such file")
-    classify = _classify_parquet if is_parquet(source) else _classify_lines
     with _appearing(target) as file:
-        return classify(source, target, file, model, record_bytes, on_progress)
+        if is_parquet(source):
+            return _classify_parquet(source, file, model, on_progress)
+        with jsonl.packer(file) if target.suffix == ".gz" else contextlib.nullcontext(file) as out:
+            return _classify_lines(source, out, model, record_bytes, on_progress)
 
 
 @contextlib.contextmanager
@@ -141,8 +143,7 @@ def _appearing(target: Path) -> Iterator[IO[bytes]]:
 
 def _classify_lines(
     source: Path,
-    target: Path,
-    file: IO[bytes],
+    out: IO[bytes] | GzipFile,
     model: Model,
     record_bytes: int,
     on_progress: OnProgress | None,
@@ -155,30 +156,21 @@ def _classify_lines(
         nonlocal position
         position = read
 
-    with contextlib.ExitStack() as stack:
-        out = stack.enter_context(jsonl.packer(file)) if target.suffix == ".gz" else file
-        for lines in _chunks(jsonl.read(source, on_bytes), ROWS):
-            decoded = [_decode_line(line, record_bytes) for line in lines]
-            answers = _answer([offer for _, offer in decoded], model, counts)
-            rows = [
-                _encode({**row, **answer})
-                for (row, _), answer in zip(decoded, answers, strict=True)
-            ]
-            out.write(b"\n".join(rows) + b"\n")
-            if on_progress is not None:
-                on_progress(counts, min(1.0, position / size))
+    for lines in _chunks(jsonl.read(source, on_bytes), ROWS):
+        decoded = [_decode_line(line, record_bytes) for line in lines]
+        answers = _answer([offer for _, offer in decoded], model, counts)
+        rows = [
+            _encode({**row, **answer}) for (row, _), answer in zip(decoded, answers, strict=True)
+        ]
+        out.write(b"\n".join(rows) + b"\n")
+        if on_progress is not None:
+            on_progress(counts, min(1.0, position / size))
     return counts
 
 
 def _classify_parquet(
-    source: Path,
-    target: Path,
-    file: IO[bytes],
-    model: Model,
-    record_bytes: int,
-    on_progress: OnProgress | None,
+    source: Path, file: IO[bytes], model: Model, on_progress: OnProgress | None
 ) -> Counts:
-    del target, record_bytes  # a row has no bytes of its own
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -296,18 +288,23 @@ def _answer(
     offers: Sequence[Offer | Refusal], model: Model, counts: Counts
 ) -> list[dict[str, Any]]:
     """What is added to each row, in order; counts them."""
-    texts = [model.recipe.text(offer) if isinstance(offer, Offer) else "" for offer in offers]
-    asked = [index for index, text in enumerate(texts) if text]
-    question = model.prepare([texts[index] for index in asked])
-    for call in question.calls:
-        model.compute(question, call)
-    predictions = dict(zip(asked, question.answers, strict=True))
+    good = [index for index, offer in enumerate(offers) if isinstance(offer, Offer)]
+    asked = model.ask(offer for offer in offers if isinstance(offer, Offer))
+    for call in asked.question.calls:
+        model.compute(asked.question, call)
+    predictions = dict(
+        zip((good[index] for index in asked.indexes), asked.question.answers, strict=True)
+    )
     counts.rows += len(offers)
-    counts.cached += question.hits
     answers = []
     for index, offer in enumerate(offers):
-        prediction = predictions.get(index)
-        if prediction is not None:
+        if isinstance(offer, tuple):
+            answers.append(_refused(*offer))
+        elif index not in predictions:
+            answers.append(_refused(Reason.NO_TEXT, NO_TEXT_DETAIL))
+        elif (prediction := predictions[index]) is None:
+            answers.append(_refused(Reason.INFERENCE, INFERENCE_DETAIL))
+        else:
             if prediction.status == "classified":
                 counts.classified += 1
             else:
@@ -315,13 +312,6 @@ def _answer(
             answers.append(_categorised(prediction, model.artifact.manifest.id))
             continue
         counts.errors += 1
-        if isinstance(offer, tuple):
-            reason, detail = offer
-        elif texts[index]:
-            reason, detail = Reason.INFERENCE, "the engine fails on this text"
-        else:
-            reason, detail = Reason.NO_TEXT, "no field of the offer has any text"
-        answers.append(dict.fromkeys(_ADDED) | {"error": {"reason": str(reason), "detail": detail}})
     return answers
 
 
@@ -329,11 +319,12 @@ def _categorised(prediction: Prediction, model: str) -> dict[str, Any]:
     return {
         "category_id": prediction.category_id,
         "score": prediction.score,
-        "alternatives": [
-            {"category_id": category_id, "score": score}
-            for category_id, score in prediction.alternatives
-        ],
+        "alternatives": prediction.alternative_documents(),
         "status": prediction.status,
         "model": model,
         "error": None,
     }
+
+
+def _refused(reason: Reason, detail: str) -> dict[str, Any]:
+    return dict.fromkeys(_ADDED) | {"error": {"reason": str(reason), "detail": detail}}

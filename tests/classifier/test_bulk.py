@@ -25,6 +25,7 @@ from classifier.artifact import Artifact, Description, Label, Manifest
 from classifier.jsonl import FileError
 from classifier.model import Model
 from classifier.offer import Offer
+from classifier.record import NO_TEXT_DETAIL
 from classifier.text import DEFAULT_RECIPE
 
 RECORD_BYTES = 10_000
@@ -259,7 +260,7 @@ def test_parquet_in_parquet_out(
     assert [row["category_id"] for row in rows[:3]] == ["kettles", "toasters", None]
     assert rows[2]["error"] == {
         "reason": "no text",
-        "detail": "no field of the offer has any text",
+        "detail": NO_TEXT_DETAIL,
     }
     assert rows[0]["alternatives"][0]["category_id"] == "toasters"
 

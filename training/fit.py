@@ -37,13 +37,17 @@ class Schedule:
     batch: int = 256
     # Adam moves each weight by about the learning rate a step whatever its gradient, and a rare
     # piece has few steps to go from 0.02 to somewhere: hence rates far above a pretrained model's.
-    table_rate: float = 1e-2
-    head_rate: float = 1e-2
+    # Not too far, though: at 1e-2 the table knows 99.7 % of its own texts and two points fewer of
+    # the others.
+    table_rate: float = 2e-3
+    head_rate: float = 4e-3
     layer_rate: float = 2e-3
     warm_up: float = 0.1  # share of the steps over which the rates rise; then they fall to 0
     # Labels of shops' catalogues are wrong now and then; also keeps the logits small.
     label_smoothing: float = 0.1
     weight_decay: float = 0.01
+    # Pieces left out of a text at random, so that the model does not learn texts by heart.
+    piece_dropout: float = 0.2
 
 
 def fit(
@@ -71,7 +75,8 @@ def fit(
             rate = _rate(step, total, schedule.warm_up)
             for group, full in zip(optimiser.param_groups, rates, strict=True):
                 group["lr"] = full * rate
-            ids, mask = collate([rows[i] for i in batch], pad_id)
+            chosen = [_thin(rows[i], schedule.piece_dropout, rng) for i in batch]
+            ids, mask = collate(chosen, pad_id)
             if number < schedule.table_passes:
                 logits = model.head(mean_over_real(_embeddings(model)(ids), mask))
             else:
@@ -154,3 +159,12 @@ def _batches(rows: Rows, size: int, rng: np.random.Generator) -> list[NDArray[np
         part = part[np.argsort(lengths[part], kind="stable")]
         batches += [part[i : i + size] for i in range(0, len(part), size)]
     return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _thin(row: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The row without a random share of its pieces, but with its specials; short ones stay whole"""
+    if not share or len(row) < 6:
+        return row
+    kept = rng.random(len(row)) >= share
+    kept[[0, -1]] = True
+    return row[kept]

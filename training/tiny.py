@@ -61,7 +61,13 @@ _EXTRAS = (
 
 _SHAPE = Shape(pieces=1500, hidden=32, layers=2, heads=2, inner=64, max_tokens=32, dropout=0.1)
 _SCHEDULE = Schedule(
-    table_passes=8, passes=1, batch=16, table_rate=2e-2, head_rate=2e-2, label_smoothing=0.05
+    table_passes=8,
+    passes=1,
+    batch=16,
+    table_rate=2e-2,
+    head_rate=2e-2,
+    label_smoothing=0.05,
+    piece_dropout=0.0,
 )
 
 

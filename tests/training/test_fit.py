@@ -104,6 +104,18 @@ def test_batches_hold_every_row_once_and_like_lengths_together() -> None:
     assert np.mean(spread) < 3
 
 
+def test_thinned_rows_keep_their_specials() -> None:
+    rng = np.random.default_rng(0)
+    row = np.array([2, *range(10, 40), 3])
+    thinned = fit._thin(row, 0.5, rng)
+    assert thinned[0] == 2
+    assert thinned[-1] == 3
+    assert 5 < len(thinned) < 28
+    assert fit._thin(row, 0.0, rng) is row
+    short = np.array([2, 9, 3])
+    assert fit._thin(short, 0.9, rng) is short
+
+
 def test_collate_masks_what_is_padding() -> None:
     ids, mask = fit.collate([np.array([2, 3]), np.array([2, 8, 9, 3])], 7)
     assert ids.tolist() == [[2, 3, 7, 7], [2, 8, 9, 3]]

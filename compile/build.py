@@ -101,7 +101,11 @@ def _build(checkpoint: Checkpoint, target: str, staging: Path, out: Path, thread
     sealed = artifact.seal(staging, description)
     with closing(_engine(sealed, threads)) as engine:
         verification = verify(checkpoint, sealed, engine)
-    sizes = {file.name: file.stat().st_size for file in staging.iterdir()}
+    sizes = {
+        file.name: file.stat().st_size
+        for file in staging.iterdir()
+        if file.name not in {report.name, artifact.MANIFEST}  # which are not final yet
+    }
     contents = {
         "training": known.report,
         "compile": {

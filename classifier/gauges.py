@@ -15,7 +15,7 @@ from classifier.slot import Slot
 class Gauges(Collector):
     """The state of the slots and of `POST /classify`, taken when this is made.
 
-    So it may be collected on another thread. `seated` is the number of requests in the house,
+    So it may be collected on another thread. `seated` is the number of requests now,
     `requests` the number answered so far, by HTTP status.
     """
 

@@ -160,7 +160,7 @@ class Service(Protocol):
     """What the endpoints show; the supervisor has it."""
 
     def seat(self) -> AbstractContextManager[None]:
-        """Hold room for one interactive request. Raises BusyError, or UnavailableError."""
+        """Hold a seat for one interactive request. Raises BusyError, or UnavailableError."""
         ...
 
     async def classify(self, offers: list[bytes]) -> Sequence[Result]:

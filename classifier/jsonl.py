@@ -57,6 +57,6 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
 
 def packer(file: IO[bytes]) -> gzip.GzipFile:
     """Gzips what is written to it into `file`; closing it leaves `file` open."""
-    # Level 6 takes half the speed of the batch road for a tenth of the size. No name and no time
+    # Level 6 takes half the speed of the batch command for a tenth of the size. No name and no time
     # go in, so that equal rows make equal files.
     return gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=1, mtime=0)

@@ -217,7 +217,7 @@ class Supervisor:
 
     @contextmanager
     def seat(self) -> Iterator[None]:
-        """Hold room for one interactive request, from before its body is read to its answer."""
+        """Hold a seat for one interactive request, from before its body is read to its answer."""
         if self._next(set()) is None:
             raise UnavailableError("no worker is ready; /readyz says why")
         most = self._settings.interactive_queue

@@ -1,4 +1,4 @@
-"""The road from a checkpoint to a published artefact, the same for every target."""
+"""The way from a checkpoint to a published artefact, the same for every target."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Target(NamedTuple):
 
 
 def _copy_weights(checkpoint: Checkpoint, directory: Path) -> Mapping[str, Any]:
-    """PyTorch reads the neutral form itself; it converts the weights to its precision on loading"""
+    """PyTorch reads the neutral form itself, and converts the weights as it loads them."""
     for name in ("config.json", "model.safetensors"):
         shutil.copyfile(checkpoint.path / name, directory / name)
     return {}

@@ -127,18 +127,18 @@ def verify(checkpoint: Checkpoint, artifact: Artifact, engine: Engine) -> Verifi
     lengths = [len(row) for row in rows]
     by_length = plan(lengths, _BATCH_TOKENS, manifest.pad_multiple, manifest.max_tokens)
     order = np.random.default_rng(0).permutation(len(rows)).tolist()
-    roads = {
+    ways = {
         "alone": [[i] for i in range(len(rows))],
         "in batches by length": [call.rows for call in by_length],
         "in mixed batches": [order[i : i + 16] for i in range(0, len(order), 16)],
     }
     bound = LOGIT_BOUND[engine.precision]
     answers = {
-        road: engine_logits(engine, rows, calls, tokeniser.pad_id) for road, calls in roads.items()
+        way: engine_logits(engine, rows, calls, tokeniser.pad_id) for way, calls in ways.items()
     }
     agreement = 1.0
-    for road, found in answers.items():
-        agreement = min(agreement, compare(f"{name}, {road}", expected, found, bound))
+    for way, found in answers.items():
+        agreement = min(agreement, compare(f"{name}, {way}", expected, found, bound))
     alone = answers["alone"]
     return Verification(
         texts=len(rows),

@@ -93,7 +93,7 @@ def database(mongodb: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of an artefact that tells a few categories apart, made by the real road."""
+    """The directory of an artefact that tells a few categories apart, made as real ones are."""
     from training.tiny import tiny_artifact
 
     return tiny_artifact(tmp_path_factory.mktemp("artifact"))

@@ -19,7 +19,7 @@ def train_tokeniser(texts: Sequence[str], size: int) -> Tokenizer:
 
     Case and accents go: a small model has too few examples to learn that "KÜHLSCHRANK",
     "Kühlschrank" and "kuhlschrank" are one word. The rest of the cleaning is the recipe's. The
-    large the vocabulary, the more brands and product words are one piece, and the fewer pieces a
+    larger the vocabulary, the more brands and product words are one piece, and the fewer pieces a
     text has.
     """
     tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN, fuse_unk=True))

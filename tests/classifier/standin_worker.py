@@ -53,7 +53,7 @@ async def main(mode: str) -> int:
     settings = msgspec.json.decode(sys.stdin.read())
     assert settings["mongodb_uri"] == "mongodb://ann:s3cr3t@db"
     slot, directory = int(os.environ["CLASSIFIER_SLOT"]), Path(os.environ["CLASSIFIER_RUN_DIR"])
-    # The secret came over standard input and by no other road.
+    # The secret came over standard input and by no other way.
     assert "s3cr3t" not in str(os.environ) + str(sys.argv)
     if mode.isdigit():
         return int(mode)

@@ -59,18 +59,19 @@ async def test_every_record_is_accounted_for_though_workers_are_killed(
     values += [{"key": f"o{n}".encode(), "value": None} for n in range(0, 2_000, 40)]
     service = serve(place.overrides(workers=2, fetch_offers=100))
     await until(service.is_ready, "two workers ready")
-    sending = asyncio.create_task(produce(place, values))
-    for _ in range(3):
+    quarter = -(-len(values) // 4)
+    for part in range(4):
         seen = service.counter("classifier_offers_total")
+        await produce(place, values[part * quarter : (part + 1) * quarter])
+        if part < 3:
 
-        def moved(seen: float = seen) -> bool:
-            return service.counter("classifier_offers_total") > seen
+            def moved(seen: float = seen) -> bool:
+                return service.counter("classifier_offers_total") > seen
 
-        await until(moved, "work moves")
-        for victim in service.workers()[:1]:
-            victim.kill()
-        await until(lambda: len(service.workers()) == 2, "the worker is replaced")
-    await sending
+            await until(moved, "work moves")
+            for victim in service.workers()[:1]:
+                victim.kill()
+            await until(lambda: len(service.workers()) == 2, "the worker is replaced")
     await done(place)
     stored = await classifications(place)
     letters = await dead_letters(place)

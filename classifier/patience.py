@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, AttemptManager, retry_if_exception_type, wait_random_exponential
 
 LONGEST_PAUSE = 10.0
 """Seconds between tries at the most, so that an election is noticed soon after it ends."""
@@ -34,9 +34,24 @@ def patiently(
             await asyncio.sleep(min(seconds, NOTICE))
             seconds -= NOTICE
 
-    return AsyncRetrying(
+    return _Attempts(
         wait=wait_random_exponential(FIRST_PAUSE, max=LONGEST_PAUSE),
         retry=retry_if_exception_type(errors),
         before_sleep=lambda _: on_retry(),
         sleep=pause,
     )
+
+
+class _Attempts(AsyncRetrying):
+    """Attempts that let go of their batch at the end.
+
+    They are part of a reference cycle. What hung on that, through the pause's `wanted`, would wait
+    for the garbage collector, which seldom looks: some hundred bytes an offer, for hours.
+    """
+
+    async def __anext__(self) -> AttemptManager:
+        try:
+            return await super().__anext__()
+        except BaseException:  # the end, of one kind or another
+            self.sleep = asyncio.sleep  # type: ignore[assignment]  # typed for threads alone
+            raise

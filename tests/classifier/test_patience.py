@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -61,3 +63,22 @@ async def test_long_pause_ends_soon_after_nobody_waits_for_it(
 
     with pytest.raises(AbandonedError):
         await asyncio.wait_for(work(), 5)
+
+
+async def test_what_was_wanted_is_let_go_of_at_the_end() -> None:
+    class Batch:
+        def wanted(self) -> bool:
+            return True
+
+    async def work() -> weakref.ref[Batch]:
+        batch = Batch()
+        async for attempt in patiently((OSError,), batch.wanted, lambda: None):
+            with attempt:
+                pass
+        return weakref.ref(batch)
+
+    gc.disable()
+    try:
+        assert (await work())() is None
+    finally:
+        gc.enable()

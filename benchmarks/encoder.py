@@ -1,6 +1,6 @@
 """The encoder path: the whole worker against ONNX Runtime alone on the same batches.
 
-    python -m benchmarks.encoder [--offers 2000]
+    python -m benchmarks.encoder [--offers 5000]
 
 A random-weight model of six layers and 384 width, one engine thread, no cache. By wall clock, since
 the worker overlaps everything else with the engine; ONNX Runtime is timed before and after it.
@@ -67,7 +67,7 @@ def alone(artifact: Path, calls: Sequence[Feeds]) -> float:
     return time.monotonic() - started
 
 
-def measure(offers: int = 2_000) -> list[str]:
+def measure(offers: int = 5_000) -> list[str]:
     """Prints both rates and their ratio; gives what falls short."""
     records = new_offers(2, offers, offers)
     with tempfile.TemporaryDirectory() as directory:

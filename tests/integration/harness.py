@@ -32,6 +32,8 @@ PATIENCE = 60.0
 """Longest wait for anything, on a machine that is busy with something else."""
 
 Document = dict[str, Any]
+Record = dict[str, Any]
+"""Arguments of a producer's `send`, without the topic."""
 WORDS = [
     "chair",
     "lamp",
@@ -113,11 +115,15 @@ class Service:
     def log(self) -> str:
         return self._log.read_text()
 
+    @property
+    def url(self) -> httpx.URL:
+        return httpx.URL(self._endpoint.read_text().strip())
+
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(self._endpoint.read_text().strip() + path, timeout=PATIENCE)
+        return httpx.get(self.url.join(path), timeout=PATIENCE)
 
     def post(self, path: str, body: object) -> httpx.Response:
-        return httpx.post(self._endpoint.read_text().strip() + path, json=body, timeout=PATIENCE)
+        return httpx.post(self.url.join(path), json=body, timeout=PATIENCE)
 
     def is_up(self) -> bool:
         """Whether its endpoints answer."""
@@ -246,8 +252,8 @@ def offer(offer_id: str, **fields: object) -> bytes:
     return msgspec.json.encode({"offer_id": offer_id, "title": title} | fields)
 
 
-async def produce(place: Place, values: Iterable[bytes | dict[str, Any] | None]) -> None:
-    """Sends values, or whole `send` arguments, and waits until all are acknowledged."""
+async def produce(place: Place, values: Iterable[bytes | Record | None]) -> None:
+    """Sends values, or whole records, and waits until all are acknowledged."""
     producer = AIOKafkaProducer(bootstrap_servers=place.kafka, acks="all", linger_ms=5)
     await producer.start()
     try:
@@ -310,7 +316,7 @@ async def classifications(place: Place) -> dict[str, Document]:
 
 
 async def dead_letters(place: Place) -> list[Document]:
-    """The dead letters' headers, with `value`."""
+    """The dead letters' headers, with `key` and `value`."""
     consumer = AIOKafkaConsumer(bootstrap_servers=place.kafka, enable_auto_commit=False)
     await consumer.start()
     try:
@@ -323,6 +329,7 @@ async def dead_letters(place: Place) -> list[Document]:
     finally:
         await consumer.stop()
     return [
-        {name: content.decode() for name, content in record.headers} | {"value": record.value}
+        {name: content.decode("utf-8", "replace") for name, content in record.headers}
+        | {"key": record.key, "value": record.value}
         for record in found
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable
 
 from tests.integration.harness import (
@@ -17,6 +18,7 @@ from tests.integration.harness import (
     until,
     working,
 )
+from tests.integration.proxy import Proxy
 
 Serve = Callable[[dict[str, object]], Service]
 
@@ -80,6 +82,25 @@ async def test_sigterm_mid_batch_finishes_what_is_in_flight_and_exits_0(
     await until(again.is_ready, "ready again")
     await done(place)
     assert len(await classifications(place)) == 3_000
+
+
+async def test_sigterm_leaves_the_group_so_that_the_others_need_not_wait(
+    behind: Place, proxy: Proxy, serve: Serve
+) -> None:
+    session = 25.0
+    async with working(behind.settings()) as stays:
+        await until(lambda: len(stays.status().lag) == 4, "the first has all")
+        service = serve(behind.overrides(kafka_session_timeout_ms=round(session * 1000)))
+        await until(service.is_ready, "ready")
+        await until(lambda: len(stays.status().lag) == 2, "they share")
+        assert not any(request.leaves for request in proxy.forwarded)
+        began = time.monotonic()
+        assert service.stop() == 0
+        await until(lambda: len(stays.status().lag) == 4, "the first has all again")
+        assert time.monotonic() - began < session / 2
+        assert [request.leaves for request in proxy.forwarded].count(True) == 1
+        await produce(behind, [{"value": offer(f"o{n}"), "partition": n % 4} for n in range(40)])
+        await done(behind)
 
 
 async def test_worker_that_slept_past_its_session_rejoins_and_loses_nothing(

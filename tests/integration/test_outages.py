@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from pymongo import UpdateOne
 
 from classifier.engine_thread import EngineThread
 from classifier.model import DeviceError, Model, Question
-from classifier.store import Store, Written
 from tests.integration.harness import (
     Database,
     Place,
@@ -67,42 +63,53 @@ async def test_database_that_is_away_at_the_start_is_waited_for(
 
 
 async def test_rebalance_during_an_outage_keeps_the_pause_and_the_lag_grows(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, own_database: Database
 ) -> None:
     """The group is kept, no more is taken, and what is committed is what is written."""
-    back = asyncio.Event()
-    honest = Store.write
-
-    async def write(
-        store: Store, updates: Sequence[UpdateOne], wanted: Callable[[], bool]
-    ) -> Written:
-        while wanted() and not back.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(back.wait(), 0.05)
-        return await honest(store, updates, wanted)
-
-    monkeypatch.setattr(Store, "write", write)
-    settings = place.settings(fetch_offers=10, batches_in_flight=2, revoke_seconds=1)
-    async with working(settings) as first:
-        await until(lambda: first.status().joined, "joined")
-        await produce(place, [{"value": offer(f"o{n}"), "partition": n % 4} for n in range(400)])
-        await until(lambda: first.status().in_flight > 0, "something in flight")
-        async with working(settings) as second:
-            await until(lambda: second.status().joined, "the second joined")
-            await until(lambda: first.status().joined, "the first is back")
-            # Long enough for both to be full and paused, polling on.
-            await until(lambda: sum(_lags(first)) + sum(_lags(second)) > 300, "lag is seen")
-            # One by one: the embedded broker tells where the last batch begins, not where it ends.
-            for n in range(100):
-                await produce(place, [{"value": offer(f"p{n}"), "partition": n % 4}])
-            await until(lambda: sum(_lags(first)) + sum(_lags(second)) >= 500, "the lag grows")
-            assert first.status().in_flight <= 20
-            assert second.status().in_flight <= 20
-            assert sum((await committed(place)).values()) == 0
-            assert first.status().joined
-            assert second.status().joined
-            back.set()
-            await done(place)
+    place = replace(place, mongodb=own_database.uri)
+    settings = place.settings(
+        fetch_offers=10,
+        batches_in_flight=2,
+        mongodb_timeout_ms=500,
+        kafka_session_timeout_ms=4_000,
+        revoke_seconds=1,
+        drain_seconds=1,
+    )
+    async with working(settings) as first, working(settings) as second:
+        async with working(settings) as leaver:
+            workers = (first, second, leaver)
+            await until(
+                lambda: sum(len(w.status().lag) for w in workers) == 4, "all have their own"
+            )
+            await until(lambda: all(worker.status().ready for worker in workers), "all ready")
+            before = first.metrics.rebalances.value
+            await asyncio.to_thread(own_database.kill)
+            await produce(
+                place, [{"value": offer(f"o{n}"), "partition": n % 4} for n in range(400)]
+            )
+            await until(lambda: all(w.status().in_flight for w in workers), "all are at work")
+            await until(
+                lambda: all(w.status().waiting_on == ["mongodb"] for w in workers), "all name it"
+            )
+        stayed = (first, second)
+        await until(lambda: [len(w.status().lag) for w in stayed] == [2, 2], "two share it all")
+        assert first.metrics.rebalances.value == before + 1
+        # Long enough for both to be full and paused, polling on.
+        await until(lambda: sum(_lags(first)) + sum(_lags(second)) == 400, "lag is seen")
+        # One by one: the embedded broker tells where the last batch begins, not where it ends.
+        for n in range(100):
+            await produce(place, [{"value": offer(f"p{n}"), "partition": n % 4}])
+        await until(lambda: sum(_lags(first)) + sum(_lags(second)) == 500, "the lag grows")
+        for worker in stayed:
+            status = worker.status()
+            assert 10 < status.in_flight <= 20
+            assert status.waiting_on == ["mongodb"]
+            assert status.joined
+            assert not status.ready
+        assert sum((await committed(place)).values()) == 0
+        await asyncio.to_thread(own_database.start)
+        await done(place)
+        await until(lambda: all(worker.status().ready for worker in stayed), "both ready again")
     assert len(await classifications(place)) == 500
     assert await dead_letters(place) == []
 

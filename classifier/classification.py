@@ -74,10 +74,7 @@ def document(answered: Answered, answerer: Answerer, at: datetime) -> Document:
         "_id": answered.offer.offer_id,
         "category_id": prediction.category_id,
         "score": prediction.score,
-        "alternatives": [
-            {"category_id": category_id, "score": score}
-            for category_id, score in prediction.alternatives
-        ],
+        "alternatives": prediction.alternative_documents(),
         "status": prediction.status,
         "model": answerer.model,
         "promotion": answerer.promotion,

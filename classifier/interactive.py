@@ -11,7 +11,7 @@ from classifier.record import INFERENCE_DETAIL, NO_TEXT_DETAIL, Reason, decode_o
 
 
 async def classify(engine: EngineThread, offers: list[bytes]) -> list[link.Result]:
-    """The same road as a record's: decode, text, cache, tokens, engine; but nothing stored."""
+    """The same way as a record's: decode, text, cache, tokens, engine; but nothing stored."""
     model, manifest = engine.model, engine.model.artifact.manifest
     decoded = [decode_offer(value) for value in offers]
     good = [offer for offer in decoded if isinstance(offer, Offer)]

@@ -1,6 +1,6 @@
 """The model that answers: one artefact, its tokeniser, engine, scores and cache.
 
-Every road uses it, the stream, the batch command and `POST /classify`, so that all give one answer.
+Everything uses it, the stream, the batch command and `POST /classify`, so that all give one answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A tiny trained model made as every model is, in a few seconds: for tests and for trying things out."""
+"""A tiny trained model, made as every model is, in seconds: for tests and for trying things out."""
 
 from __future__ import annotations
 

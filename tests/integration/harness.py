@@ -30,6 +30,8 @@ from tests.integration.proxy import Proxy, seat
 
 PATIENCE = 60.0
 """Longest wait for anything, on a machine that is busy with something else."""
+SESSION_SECONDS = 3
+"""A member that is silent for so long is out of the group."""
 
 Document = dict[str, Any]
 Record = dict[str, Any]
@@ -76,8 +78,8 @@ class Place:
             "engine_threads": 1,
             "fetch_wait_ms": 5,
             # The embedded broker lets a group wait for half of this before it begins.
-            "kafka_session_timeout_ms": 6_000,
-            "revoke_seconds": 4,
+            "kafka_session_timeout_ms": SESSION_SECONDS * 1_000,
+            "revoke_seconds": 2,
         } | more
 
     def settings(self, **more: object) -> Settings:

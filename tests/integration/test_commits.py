@@ -52,7 +52,7 @@ async def test_commit_under_a_lost_membership_is_dropped_and_the_member_comes_ba
 
     proxy.answer = answer
     await produce(behind, [{"value": offer(f"o{n}"), "partition": n % 4} for n in range(200)])
-    settings = behind.settings(fetch_offers=20, kafka_session_timeout_ms=3_000, revoke_seconds=2)
+    settings = behind.settings(fetch_offers=20)
     with capture_logs() as logs:
         async with working(settings) as worker:
             await done(behind)
@@ -98,9 +98,7 @@ async def test_commit_that_waits_for_the_coordinator_never_outlives_its_assignme
 
     monkeypatch.setattr(Store, "write", write)
     proxy.answer = answer
-    settings = behind.settings(
-        fetch_offers=20, batches_in_flight=2, kafka_session_timeout_ms=4_000, revoke_seconds=1
-    )
+    settings = behind.settings(fetch_offers=20, batches_in_flight=2, revoke_seconds=1)
     async with working(settings) as first:
         await until(lambda: first.status().joined, "joined")
         await produce(behind, [{"value": offer(f"o{n}"), "partition": n % 4} for n in range(400)])
@@ -113,7 +111,7 @@ async def test_commit_that_waits_for_the_coordinator_never_outlives_its_assignme
             await until(lambda: first.metrics.rebalances.value == 2, "the first has the rest")
             assert refused
             proxy.answer = lambda _: None
-            await asyncio.sleep(3)
+            await asyncio.sleep(2)
             assert not any(commit.is_progress for commit in proxy.commits)
             assert sum((await committed(behind)).values()) == 0
             free.set()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from tests.integration.harness import (
+    SESSION_SECONDS,
     Place,
     Service,
     classifications,
@@ -114,7 +115,7 @@ async def test_worker_that_slept_past_its_session_rejoins_and_loses_nothing(
     await until(lambda: service.counter("classifier_offers_total") > 0, "work moves")
     sleeper = service.workers()[0]
     sleeper.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(9)
+    await asyncio.sleep(2 * SESSION_SECONDS)
     sleeper.send_signal(signal.SIGCONT)
     await done(place)
     await until(lambda: service.counter('classifier_workers{state="ready"') == 2, "both back")

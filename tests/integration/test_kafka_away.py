@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.harness import (
+    SESSION_SECONDS,
     Place,
     Service,
     classifications,
@@ -22,8 +23,8 @@ from tests.integration.proxy import Proxy
 
 Serve = Callable[[dict[str, object]], Service]
 
-AWAY_SECONDS = 12.0
-"""Twice the session: the group has forgotten its members when the broker is back."""
+AWAY_SECONDS = 2.0 * SESSION_SECONDS
+"""The group has forgotten its members when the broker is back."""
 
 
 @pytest.mark.parametrize("fault", [Proxy.cut, Proxy.hang], ids=["refuses", "half open"])

@@ -34,9 +34,9 @@ class OnnxEngine:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        # Every call has a shape of its own; plans and arenas kept for each would only grow.
+        # Every call has a shape of its own, and a plan kept for each would only grow. The arena is
+        # kept: as large as the largest call, and without it each call asks the system anew.
         options.enable_mem_pattern = False
-        options.enable_cpu_mem_arena = False
         # A pool that spins between calls takes the CPU from tokenising and writing.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3

@@ -26,7 +26,6 @@ from classifier.artifact import ArtifactError
 from classifier.client import CodecError, check_codecs, client_settings
 from classifier.consumer import SERVICE as KAFKA
 from classifier.consumer import OfferConsumer
-from classifier.deadletter import SERVICE as DEAD_LETTERS
 from classifier.deadletter import DeadLetters
 from classifier.engine_thread import SERVICE as ENGINE
 from classifier.engine_thread import EngineThread
@@ -168,7 +167,7 @@ class Worker:
         try:
             for service, errors, start in (
                 (STORE, (PyMongoError,), store.prepare),
-                (DEAD_LETTERS, (KafkaError, OSError), producer.start),
+                (KAFKA, (KafkaError, OSError), producer.start),
                 (KAFKA, (KafkaError, OSError), consumer.join),
             ):
                 if not await self._until(service, errors, start):

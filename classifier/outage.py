@@ -46,6 +46,12 @@ class Outages:
             _log.info("outage ended", service=service, seconds=seconds)
             self.on_change()
 
+    def handed_over(self, service: str, user: str) -> None:
+        """Says that this user gives up waiting: who checks the service says when it is back."""
+        reasons = self._reasons.get(service, {})
+        if user in reasons:
+            reasons[""] = reasons.pop(user)
+
     def __contains__(self, service: str) -> bool:
         return service in self._since
 

@@ -140,6 +140,7 @@ class Store:
             async for attempt in patiently((PyMongoError,), wanted, self._count_retry):
                 with attempt:
                     if not wanted():
+                        self._outages.handed_over(SERVICE, WRITING)
                         raise AbandonedError(SERVICE)
                     tries += 1
                     try:

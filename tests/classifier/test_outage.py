@@ -88,3 +88,15 @@ def test_service_is_away_while_anybody_who_uses_it_says_so() -> None:
     assert "kafka" in outages
     outages.ended("kafka", "committing")
     assert changes == [["kafka"], []]
+
+
+def test_user_that_gives_up_leaves_the_outage_to_who_checks() -> None:
+    outages = Outages()
+    outages.handed_over("mongodb", "writing")
+    assert outages.services == []
+    outages.began("mongodb", "no primary", "writing")
+    outages.handed_over("mongodb", "writing")
+    outages.ended("mongodb", "writing")
+    assert outages.reasons == ["mongodb is away: no primary"]
+    outages.ended("mongodb")
+    assert outages.services == []

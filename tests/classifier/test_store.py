@@ -379,6 +379,11 @@ async def test_write_is_abandoned_when_nobody_wants_it_any_more(
         wanted = False
         with pytest.raises(AbandonedError):
             await asyncio.wait_for(writing, 5)
+        # Giving up says nothing about MongoDB: the outage lasts until a check finds it over.
+        assert kept.outages.services == ["mongodb"]
+        fail(0)
+        assert await kept.store.check()
+        assert kept.outages.services == []
 
 
 async def test_nothing_is_sent_when_nobody_wants_it(kept: Kept) -> None:

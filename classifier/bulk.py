@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from gzip import GzipFile
@@ -34,6 +32,7 @@ from classifier.model import Model
 from classifier.offer import Offer
 from classifier.record import INFERENCE_DETAIL, NO_TEXT_DETAIL, Reason, decode_offer
 from classifier.scores import Prediction
+from classifier.whole_file import appearing
 
 # Rows that go through the model together: enough of each length for full engine batches.
 ROWS = 2_048
@@ -110,35 +109,11 @@ def classify_file(
         raise FileError(f"{target} is the input itself: choose another output")
     if not source.is_file():
         raise FileError(f"cannot read {source}: no such file")
-    with _appearing(target) as file:
+    with appearing(target) as file:
         if is_parquet(source):
             return _classify_parquet(source, file, model, on_progress)
         with jsonl.packer(file) if target.suffix == ".gz" else contextlib.nullcontext(file) as out:
             return _classify_lines(source, out, model, record_bytes, on_progress)
-
-
-@contextlib.contextmanager
-def _appearing(target: Path) -> Iterator[IO[bytes]]:
-    """A file to write: it takes its name when the block ends well, and is gone if it does not."""
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=target.parent, prefix=f".{target.name}.", suffix=".part", delete=False
-        ) as file:
-            part = Path(file.name)
-            try:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-                # As a plain open() would have made it; temporary files are their owner's alone.
-                mask = os.umask(0)
-                os.umask(mask)
-                part.chmod(0o666 & ~mask)
-                part.replace(target)
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise FileError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def _classify_lines(

@@ -1,0 +1,154 @@
+"""Parameters: what pipeline.yaml says about each stage, checked before anything runs.
+
+A section a stage. An unknown key, a wrong type or a value out of range is refused with one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from classifier.text import DEFAULT_RECIPE, FieldBudget, TextRecipe
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+Seed = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class ParameterError(Exception):
+    """pipeline.yaml, or an override of it, is wrong. The message is one line."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class LakeParameters(_Section):
+    """The sample lake: made-up offers, labelled and unlabelled, as a site keeps them."""
+
+    offers: Positive = 300_000
+    labelled_share: Share = 0.7
+    seed: Seed = 0
+
+
+class DatasetParameters(_Section):
+    """What is drawn from the lake."""
+
+    seed: Seed = 0
+    validation_share: Share = 0.1  # of the clusters
+    test_share: Share = 0.1  # of the clusters
+    training_offers: Positive = 60_000  # about so many, near-uniform over categories
+    floor: Positive = 50  # at least so many a category, where the lake has them
+    cap: Positive = 4_000  # at most so many a category
+    validation_offers: Positive = 6_000
+    test_offers: Positive = 10_000
+    test_floor: Positive = 5  # at least so many test offers a category, where the lake has them
+    experiment_offers: dict[str, Positive] = {"s": 5_000, "m": 20_000, "l": 60_000}
+    transfer_offers: Positive = 60_000  # unlabelled
+    memory: str = "3GB"
+    threads: Positive | None = None  # None: the CPU quota
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.validation_share + self.test_share >= 1:
+            raise ValueError("validation_share and test_share leave nothing to train on")
+        if self.floor > self.cap:
+            raise ValueError("floor is above cap")
+        return self
+
+
+class BaselineParameters(_Section):
+    """The linear SVM: its text, its n-grams and how it is tuned."""
+
+    seed: Seed = 0
+    fields: dict[str, Positive] = {
+        field.name: field.characters for field in DEFAULT_RECIPE.fields
+    }  # characters of each, in this order
+    words: tuple[Positive, Positive] | None = (1, 2)  # n-grams of words, from and to
+    letters: tuple[Positive, Positive] | None = (3, 5)  # n-grams of letters within a word
+    min_offers: Positive = 2  # an n-gram of fewer training offers is none
+    most_letters: Positive = 300_000  # at most so many n-grams of letters, the most frequent
+    costs: Annotated[tuple[float, ...], Field(min_length=1)] = (0.3, 1.0, 3.0)  # C, tuned
+    tuning_offers: Positive = 30_000  # C is tuned on so many
+    refit: bool = True  # the final fit is on training and validation offers
+    precision: Share = 0.9  # thresholds are set so that of the certain answers so many are right
+
+    def recipe(self) -> TextRecipe:
+        """The text recipe that these fields make."""
+        return TextRecipe(fields=tuple(FieldBudget(*item) for item in self.fields.items()))
+
+
+class EvaluateParameters(_Section):
+    """How a model is judged."""
+
+    seed: Seed = 0
+    resamples: Positive = 1_000  # of the bootstrap
+    confidence: Share = 0.95
+    least_offers: Positive = 20  # a slice with fewer is told apart as small
+    text_lengths: tuple[Positive, ...] = (20, 40, 80, 160, 320)  # characters, borders of slices
+    category_offers: tuple[Positive, ...] = (10, 30, 100, 300, 1_000)  # training offers, likewise
+    confusions: Positive = 30  # the worst, with examples
+
+
+class Parameters(_Section):
+    """All of pipeline.yaml."""
+
+    lake: LakeParameters = LakeParameters()
+    dataset: DatasetParameters = DatasetParameters()
+    baseline: BaselineParameters = BaselineParameters()
+    evaluate: EvaluateParameters = EvaluateParameters()
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Parameters:
+    """Reads `path`; each override, "stage.key=value" with the value in YAML, replaces one value.
+
+    Raises ParameterError.
+    """
+    try:
+        raw = yaml.safe_load(path.read_bytes()) or {}
+    except OSError as error:
+        raise ParameterError(f"{path}: cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ParameterError(f"{path}: is no YAML: {_one_line(error)}") from error
+    if not isinstance(raw, dict):
+        raise ParameterError(f"{path}: must be a mapping of stages")
+    for override in overrides:
+        _override(raw, override)
+    try:
+        return Parameters.model_validate_json(_json(raw))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "pipeline"
+        raise ParameterError(f"{path}: {place}: {first['msg']}") from None
+
+
+def _override(raw: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    stage, dot, name = key.strip().partition(".")
+    if not (equals and dot and stage and name):
+        raise ParameterError(f"--set {override}: must be stage.key=value")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ParameterError(f"--set {override}: is no YAML: {_one_line(error)}") from error
+    section = raw.setdefault(stage, {})
+    if not isinstance(section, dict):
+        raise ParameterError(f"--set {override}: {stage} is no stage")
+    section[name] = parsed
+
+
+def _json(raw: dict[str, Any]) -> bytes:
+    import msgspec
+
+    try:
+        return msgspec.json.encode(raw)
+    except TypeError as error:
+        raise ParameterError(f"pipeline: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

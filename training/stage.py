@@ -1,0 +1,140 @@
+"""A stage: one step of training, done once for the same inputs and parameters, resumed when killed.
+
+A stage reads what the stage before it wrote and writes into a directory of its own:
+
+    stage.json    what it was made of and what came out; written last, so it says "done"
+    parts/        what a killed run had finished; gone when the stage is done
+    ...           its results
+
+Run again with the same parameters and the same inputs it does nothing; with others it starts anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+
+from classifier.artifact import file_hash
+from classifier.whole_file import appearing
+
+RECORD = "stage.json"
+PARTS = "parts"
+
+
+class StageError(Exception):
+    """A stage cannot run on what it was given. The message is one line."""
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """stage.json."""
+
+    stage: str
+    fingerprint: str  # hash of the parameters and the inputs
+    parameters: dict[str, Any]
+    inputs: dict[str, str]  # name -> hash of its content
+    files: dict[str, str]  # results: name -> SHA-256
+    summary: dict[str, Any]
+    seconds: float  # of the run that finished it
+
+
+class Stage:
+    """One run of a stage in its directory.
+
+    `inputs` names what the stage reads, each by a hash of its content. `version` is raised when the
+    stage's code would make something else of the same inputs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        out: Path,
+        parameters: BaseModel,
+        inputs: Mapping[str, str],
+        *,
+        version: int = 1,
+    ) -> None:
+        self.name = name
+        self.out = out
+        self.parameters = parameters.model_dump(mode="json")
+        self.inputs = dict(sorted(inputs.items()))
+        content = [name, version, self.parameters, self.inputs]
+        encoded = msgspec.json.encode(content, order="sorted")
+        self.fingerprint = hashlib.sha256(encoded).hexdigest()
+        self._started = time.monotonic()
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StageError(f"{out}: cannot be made: {error.strerror}") from error
+
+    def done(self) -> Record | None:
+        """What an earlier run with the same inputs left, if all of it is still there."""
+        record = read_record(self.out)
+        if record is None or record.fingerprint != self.fingerprint:
+            return None
+        for name, digest in record.files.items():
+            if not (self.out / name).is_file() or file_hash(self.out / name) != digest:
+                return None
+        return record
+
+    def begin(self) -> Path:
+        """The directory for parts, with those that a killed run of the same stage finished.
+
+        Parts of other inputs are removed, and so is the record that says "done".
+        """
+        (self.out / RECORD).unlink(missing_ok=True)
+        parts = self.out / PARTS
+        own = parts / self.fingerprint[:16]
+        if parts.is_dir():
+            for other in parts.iterdir():
+                if other != own:
+                    shutil.rmtree(other)
+        own.mkdir(parents=True, exist_ok=True)
+        return own
+
+    def finish(self, summary: Mapping[str, Any], results: Mapping[str, Path]) -> Record:
+        """Says that the stage is done, with the files that are its results, by name in `out`."""
+        record = Record(
+            stage=self.name,
+            fingerprint=self.fingerprint,
+            parameters=self.parameters,
+            inputs=self.inputs,
+            files={name: file_hash(path) for name, path in sorted(results.items())},
+            summary=dict(summary),
+            seconds=round(time.monotonic() - self._started, 1),
+        )
+        write_json(self.out / RECORD, record)
+        shutil.rmtree(self.out / PARTS, ignore_errors=True)
+        return record
+
+
+def read_record(out: Path) -> Record | None:
+    """The record of the finished stage in `out`; None where there is none that can be read."""
+    try:
+        return msgspec.json.decode((out / RECORD).read_bytes(), type=Record)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def write_json(path: Path, value: object) -> None:
+    """`value` as JSON for people too, sorted, whole or not at all. Raises FileError."""
+    encoded = msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=1)
+    with appearing(path) as file:
+        file.write(encoded + b"\n")
+
+
+def hash_inputs(paths: Mapping[str, Path]) -> dict[str, str]:
+    """SHA-256 of each file. Raises StageError when one cannot be read."""
+    hashes = {}
+    for name, path in paths.items():
+        try:
+            hashes[name] = file_hash(path)
+        except OSError as error:
+            raise StageError(f"{path}: cannot be read: {error.strerror}") from error
+    return hashes

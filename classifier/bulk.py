@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from gzip import GzipFile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,6 +33,9 @@ from classifier.offer import Offer
 from classifier.record import INFERENCE_DETAIL, NO_TEXT_DETAIL, Reason, decode_offer
 from classifier.scores import Prediction
 from classifier.whole_file import appearing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Rows that go through the model together: enough of each length for full engine batches.
 ROWS = 2_048
@@ -143,6 +146,23 @@ def _classify_lines(
     return counts
 
 
+def answer_schema() -> pa.Schema:
+    """The columns that are added, as Arrow names their types."""
+    import pyarrow as pa
+
+    alternative = pa.struct([("category_id", pa.string()), ("score", pa.float64())])
+    return pa.schema(
+        [
+            ("category_id", pa.string()),
+            ("score", pa.float64()),
+            ("alternatives", pa.list_(alternative)),
+            ("status", pa.string()),
+            ("model", pa.string()),
+            ("error", pa.struct([("reason", pa.string()), ("detail", pa.string())])),
+        ]
+    )
+
+
 def _classify_parquet(
     source: Path, file: IO[bytes], model: Model, on_progress: OnProgress | None
 ) -> Counts:
@@ -153,17 +173,7 @@ def _classify_parquet(
         raise FileError(
             "Parquet files need pyarrow: pip install 'offer-classifier[parquet]'"
         ) from None
-    alternative = pa.struct([("category_id", pa.string()), ("score", pa.float64())])
-    added = pa.schema(
-        [
-            ("category_id", pa.string()),
-            ("score", pa.float64()),
-            ("alternatives", pa.list_(alternative)),
-            ("status", pa.string()),
-            ("model", pa.string()),
-            ("error", pa.struct([("reason", pa.string()), ("detail", pa.string())])),
-        ]
-    )
+    added = answer_schema()
     counts = Counts()
     with contextlib.ExitStack() as stack:
         with _reading(source):

@@ -23,6 +23,8 @@ def log(record: Record, files: Sequence[Path] = (), say: Callable[[str], None] =
         return False
     # It asks no one's leave to send usage data.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # Its own seven tries at a server that is away take minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     try:
         import mlflow
 

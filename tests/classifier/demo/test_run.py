@@ -24,7 +24,6 @@ from classifier.demo import DemoError, run
 from classifier.demo.account import Sent
 from classifier.demo.run import Options, demo
 from classifier.produce import Record
-from classifier.settings import load_settings
 from training.tiny import tiny_offers
 
 
@@ -152,35 +151,6 @@ def test_file_without_offers_is_one_line(tmp_path: Path, models: Path, console: 
     offers.write_text("\n")
     with pytest.raises(DemoError, match=r"OFFERS: .*offers.jsonl has no line"):
         demo(Options(offers=offers, models=models), console)
-
-
-def test_no_more_records_are_sent_than_the_window_allows(
-    kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "WINDOW", 10)
-    records = (Sent(Record(b"a", b"%d" % number)) for number in range(25))
-    settings = load_settings(overrides={"kafka_bootstrap_servers": kafka, "kafka_topic": topic})
-    sending = run._Sending(records, settings)
-    counts = []
-    for done in (0, 5, 15):
-        sending.done(done)
-        time.sleep(0.3)
-        counts.append(sending.count)
-    sending.stop()
-    assert counts == [10, 15, 25]
-    assert sending.finished
-
-
-def test_sending_that_fails_is_one_line(kafka: str) -> None:
-    def broken() -> Iterator[Sent]:
-        yield Sent(Record(None, b"1"))
-        raise OSError("the disk is gone")
-
-    settings = load_settings(overrides={"kafka_bootstrap_servers": kafka})
-    sending = run._Sending(broken(), settings)
-    sending._thread.join(20)
-    with pytest.raises(DemoError, match="the disk is gone"):
-        sending.done(0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,152 @@
+"""The endpoint: a test set through the production service, over Kafka, answers from MongoDB.
+
+What was judged is what is served: the answers that evaluation reads are those that readers of the
+collection would find, made by `classifier serve` from the artefact itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from pydantic import BaseModel
+from rich.console import Console
+
+from classifier.artifact import Artifact, resolve
+from classifier.bulk import answer_schema
+from classifier.client import client_settings
+from classifier.demo import DemoError
+from classifier.demo.place import mongodb, place
+from classifier.demo.stream import saying, stream
+from classifier.offer import Offer
+from classifier.produce import Record
+from classifier.settings import Settings
+from classifier.whole_file import appearing
+from training import stage
+from training.stage import Stage, StageError
+
+ANSWERS = "answers.parquet"
+
+_FIELDS = Offer.__struct_fields__
+_encode = msgspec.json.Encoder().encode
+
+
+class _Nothing(BaseModel):
+    """The stage has no parameters: it does as production does."""
+
+
+def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Record:
+    """Sends the offers of a Parquet set through a service that serves `model`.
+
+    Writes `out`/answers.parquet: the set's rows and columns in their order, with the columns of
+    `classifier classify`. An offer that was set aside has its dead letter's reason in `error`.
+    Raises StageError when the set cannot be sent or an offer has no end, ArtifactError, DemoError.
+    """
+    artifact = Artifact.load(resolve(model))
+    inputs = {"model": artifact.manifest.id, **stage.hash_inputs({"offers": offers})}
+    run = Stage("endpoint", out, _Nothing(), inputs)
+    if record := run.done():
+        return record
+    run.begin()
+    table = _read(offers)
+    say = saying(console)
+    with place(artifact, say) as settings:
+        ran = stream(_records(table), table.num_rows, settings, console)
+        documents = _documents(settings)
+        letters = asyncio.run(_dead_letters(settings))
+    answers = [
+        _answered(offer_id, documents, letters) for offer_id in table["offer_id"].to_pylist()
+    ]
+    schema = answer_schema()
+    columns = pa.Table.from_pylist(answers, schema=schema)
+    for name in schema.names:
+        if name in table.column_names:
+            table = table.drop_columns(name)
+        table = table.append_column(schema.field(name), columns[name])
+    with appearing(out / ANSWERS) as file:
+        pq.write_table(table, file, compression="zstd")
+    summary = {
+        "offers": table.num_rows,
+        "dead_letters": sum("error" in row for row in answers),
+        "uncertain": sum(row.get("status") == "uncertain" for row in answers),
+        "offers_per_second": round(table.num_rows / ran.seconds, 1),
+        "age_seconds_p50": ran.last.age(0.5),
+        "age_seconds_p99": ran.last.age(0.99),
+    }
+    return run.finish(summary, {ANSWERS: out / ANSWERS})
+
+
+def _read(offers: Path) -> pa.Table:
+    try:
+        table = pq.read_table(offers)
+    except (pa.ArrowException, OSError) as error:
+        line = str(error).split("\n", 1)[0]
+        raise StageError(f"{offers} is no Parquet file that can be read: {line}") from error
+    if "offer_id" not in table.column_names:
+        raise StageError(f"{offers} has no column offer_id")
+    if not table.num_rows:
+        raise StageError(f"{offers} has no row")
+    ids = table["offer_id"]
+    if ids.null_count or len(ids.unique()) < len(ids):
+        raise StageError(f"{offers}: an offer_id is missing, or stands there twice")
+    return table
+
+
+def _records(table: pa.Table) -> Iterator[Record]:
+    names = [name for name in _FIELDS if name in table.column_names]
+    for batch in table.select(names).to_batches(max_chunksize=2_000):
+        for row in batch.to_pylist():
+            value = _encode({name: field for name, field in row.items() if field is not None})
+            yield Record(row["offer_id"].encode(), value)
+
+
+def _documents(settings: Settings) -> dict[str, dict[str, Any]]:
+    with mongodb(settings) as client:
+        collection = client[settings.mongodb_database][settings.mongodb_collection]
+        wanted = ("category_id", "score", "alternatives", "status", "model")
+        return {
+            document["_id"]: {name: document[name] for name in wanted}
+            for document in collection.find({}, dict.fromkeys(wanted, 1))
+        }
+
+
+async def _dead_letters(settings: Settings) -> dict[str, tuple[str, str]]:
+    """Reason and error of each dead letter, by the key of the record that it was."""
+    topic = settings.kafka_dead_letter_topic
+    consumer = AIOKafkaConsumer(auto_offset_reset="earliest", **client_settings(settings))
+    await consumer.start()
+    found: dict[str, tuple[str, str]] = {}
+    try:
+        partitions = [
+            TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()
+        ]
+        consumer.assign(partitions)
+        ends = await consumer.end_offsets(partitions)
+        for partition in partitions:
+            while await consumer.position(partition) < ends[partition]:
+                batches = await consumer.getmany(partition, timeout_ms=1_000)
+                for letter in (letter for batch in batches.values() for letter in batch):
+                    headers = {name: value.decode() for name, value in letter.headers}
+                    found[letter.key.decode()] = (headers["reason"], headers["error"])
+    finally:
+        await consumer.stop()
+    return found
+
+
+def _answered(
+    offer_id: str,
+    documents: Mapping[str, dict[str, Any]],
+    letters: Mapping[str, tuple[str, str]],
+) -> dict[str, Any]:
+    if offer_id in documents:
+        return documents[offer_id]
+    if offer_id in letters:
+        reason, detail = letters[offer_id]
+        return {"error": {"reason": reason, "detail": detail}}
+    raise DemoError(f"offer {offer_id!r} has neither a classification nor a dead letter")

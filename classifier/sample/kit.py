@@ -121,6 +121,7 @@ class Kit:
     language: str
     kind: Kind
     nouns: tuple[str, ...]
+    sorts: tuple[int, ...]  # for each of the nouns its place among them, the commonest first
     foreign: tuple[str, ...]  # the same nouns in English
     generics: tuple[str, ...]  # nouns that the whole group shares
     brands: tuple[str, ...]
@@ -246,6 +247,7 @@ class Catalogue:
             language=language,
             kind=group.kind,
             nouns=_zipf(leaf.nouns[language], SMALL),
+            sorts=_zipf(range(len(leaf.nouns[language])), SMALL),
             foreign=_zipf(leaf.nouns["en"], SMALL),
             generics=_even(group.nouns[language], SMALL),
             brands=self.brands(leaf.id),

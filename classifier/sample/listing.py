@@ -50,7 +50,12 @@ _MARKS = ("NEU! ", "TOP ", "★ ", "*NEW* ", "[SALE] ", "2022 ", "✔ ", "🔥 "
 
 @dataclass(slots=True)
 class Listing:
-    """What a shop lists. `category` is the truth; the rest is what the feed holds."""
+    """What a shop lists. `category` is the truth; the rest is what the feed holds.
+
+    But for `product`, the same for every listing of one product in whatever words and language, and
+    `sort`, which of its category's nouns the product is called by, 0 for the commonest: those are
+    what a site knows that has matched its offers to products.
+    """
 
     shop: Shop
     category: str
@@ -61,6 +66,8 @@ class Listing:
     brand: str | None
     cents: int
     gtin: int
+    product: str
+    sort: int
 
 
 def side(title: str) -> Split:
@@ -79,6 +86,7 @@ def listings(seed: int, split: Split, stream: int = 0) -> Iterator[Listing]:
     for row in draws.rows(seed, stream):
         kit = kits[_LANGUAGE_TABLE[row[0] % 100]][row[1] % SHARES]
         brand = kit.brands[row[2] & 63]
+        sort = kit.sorts[row[3] & 15]
         noun = kit.nouns[row[3] & 15]
         if row[4] % 1000 < FOREIGN:
             noun = kit.foreign[row[3] & 15]
@@ -88,7 +96,7 @@ def listings(seed: int, split: Split, stream: int = 0) -> Iterator[Listing]:
         title = _title(kit, row, brand, noun, first, second)
         if side(title) != split:
             continue
-        yield _listing(kit, row, title, brand, noun, first, second)
+        yield _listing(kit, row, title, brand, noun, sort, first, second)
 
 
 def _model(kit: Kit, number: int) -> str:
@@ -103,6 +111,19 @@ def _model(kit: Kit, number: int) -> str:
             return f"{prefix} {digits % 1000}"
         case _:
             return f"{prefix}{digits % 100}{kit.prefixes[(number >> 5) & 7]}"
+
+
+def _product(kit: Kit, row: list[int], brand: str, sort: int) -> str:
+    """What a product is known by, made of what its title is made of."""
+    match kit.kind:
+        case "model":
+            name = f"{brand}/{_model(kit, row[11])}"
+        case "work":
+            pick = row[11]
+            name = f"{kit.language}/{pick & 15}/{pick >> 4 & 15}/{kit.authors[pick >> 8 & 15]}"
+        case _:
+            name = f"{brand}/{kit.series[row[9] & 63]}"
+    return f"{kit.category}/{sort}/{name}"
 
 
 def _title(kit: Kit, row: list[int], brand: str, noun: str, first: str, second: str) -> str:
@@ -247,7 +268,14 @@ def _description(
 
 
 def _listing(
-    kit: Kit, row: list[int], title: str, brand: str, noun: str, first: str, second: str
+    kit: Kit,
+    row: list[int],
+    title: str,
+    brand: str,
+    noun: str,
+    sort: int,
+    first: str,
+    second: str,
 ) -> Listing:
     description = _description(kit, row, brand, noun, first, second)
     shop, path = kit.shelves[row[18] & 63]
@@ -277,6 +305,8 @@ def _listing(
         brand=None if row[23] % 1000 < NO_BRAND else brand,
         cents=199 + (row[24] % 500) * (1 + (row[24] >> 16 & 255)),
         gtin=row[25] * 997 + row[24] % 997,
+        product=_product(kit, row, brand, sort),
+        sort=sort,
     )
 
 

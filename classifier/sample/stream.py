@@ -99,6 +99,12 @@ def offers(seed: int, count: int, split: Split = "train") -> Iterator[tuple[Offe
 
     No text of one split is in the other, whatever the seeds.
     """
+    for offer, listing in listed(seed, count, split):
+        yield offer, listing.category
+
+
+def listed(seed: int, count: int, split: Split = "train") -> Iterator[tuple[Offer, Listing]]:
+    """`offers`, each with the listing that it is of."""
     drawn = listings(seed, split, _LISTING_STREAMS[split])
     for number, listing in enumerate(islice(drawn, count)):
         offer = Offer(
@@ -111,7 +117,7 @@ def offers(seed: int, count: int, split: Split = "train") -> Iterator[tuple[Offe
             brand=listing.brand,
             revision=number % 5 if listing.shop.revisions else None,
         )
-        yield offer, listing.category
+        yield offer, listing
 
 
 def labelled(seed: int, count: int, split: Split = "train") -> Iterator[bytes]:

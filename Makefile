@@ -48,7 +48,7 @@ bench: $(VENV)/dev.stamp
 # Pins, afresh: what an install without pins brings today.
 constraints:
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(PYTHON) -m venv "$$fresh" && \
-	    "$$fresh/bin/python" -m pip install --quiet $(PIP_FLAGS) '.[dev]' && \
+	    "$$fresh/bin/python" -m pip install --quiet $(PIP_FLAGS) '.[dev,spark]' && \
 	    { echo '# Every package of every role, at the versions that the tests ran with: make constraints'; \
 	      "$$fresh/bin/python" -m pip freeze --all | \
 	        sed -e '/^offer.classifier/d' -e '/^pip==/d' -e 's/+[a-z0-9.]*$$//'; } \

@@ -1,0 +1,21 @@
+"""The report for people: report.html, one file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from classifier.whole_file import appearing
+
+
+def write(path: Path, judged: Mapping[str, Any]) -> None:
+    """Write the page. Raises FileError."""
+    rows = "".join(
+        f"<tr><td>{escape(name)}<td>{figure['value']:.4f}"
+        for name, figure in judged["overall"]["unweighted"]["figures"].items()
+    )
+    page = f"<!doctype html><title>{escape(judged['model'])}</title><table>{rows}</table>\n"
+    with appearing(path) as file:
+        file.write(page.encode())

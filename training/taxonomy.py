@@ -30,7 +30,10 @@ from classifier.whole_file import appearing
 from training.stage import StageError
 
 ID_CHARACTERS: Final = 100
-NAME_CHARACTERS: Final = 200
+TEXT_CHARACTERS: Final = 200  # of a name or a subcategory
+
+# Control characters, halves of surrogate pairs, ends of lines and of paragraphs.
+_NOT_ON_A_LINE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 class TaxonomyError(StageError):
@@ -267,6 +270,26 @@ def above(known: Mapping[str, Category], category_id: str) -> Iterator[str]:
         parent = known[parent].parent
 
 
+def outline(taxonomy: Taxonomy, language: str = "en") -> Iterator[str]:
+    """The edition as people read it: what it holds, and the active categories as a tree."""
+    active = [category for category in taxonomy.categories if category.active]
+    beneath: dict[str | None, list[Category]] = {}
+    for category in active:
+        beneath.setdefault(category.parent, []).append(category)
+    yield (
+        f"edition {taxonomy.version}: {len(active):,} active categories,"
+        f" {len(label_ids(taxonomy)):,} of them labels,"
+        f" {len(taxonomy.categories) - len(active):,} retired"
+    )
+    if taxonomy.history:
+        yield "editions before: " + ", ".join(taxonomy.versions()[:-1])
+    waiting = [(0, category) for category in reversed(beneath[None])]
+    while waiting:
+        depth, category = waiting.pop()
+        yield f"{'  ' * depth}{category.id}: {category.names[language]}"
+        waiting += ((depth + 1, child) for child in reversed(beneath.get(category.id, [])))
+
+
 def remap_from(taxonomy: Taxonomy, version: str) -> Remap:
     """The way of the labels of an earlier edition, or of this one, to this one.
 
@@ -301,11 +324,10 @@ def _check(categories: tuple[Category, ...]) -> None:
     """Raises TaxonomyError unless the categories, sorted by id, make a taxonomy."""
     known: dict[str, Category] = {}
     for category in categories:
-        check_id(category.id)
+        check_category(category)
         if category.id in known:
             raise TaxonomyError(f"category {category.id!r} stands there twice")
         known[category.id] = category
-        check_names(category)
     for category in categories:
         if category.parent is not None:
             if (parent := known.get(category.parent)) is None:
@@ -364,18 +386,17 @@ def _check_history(taxonomy: Taxonomy) -> None:
         after = (after - set(step.added)) | told
 
 
-def check_id(category_id: str) -> None:
-    """Raises TaxonomyError unless it can be a category's id."""
-    plain = category_id.isprintable() and not any(map(str.isspace, category_id))
-    if not (plain and 0 < len(category_id) <= ID_CHARACTERS):
+def check_category(category: Category) -> None:
+    """Raises TaxonomyError unless it has an id and names that can be used.
+
+    An id is printable and without blanks; a name there is for every language and no other.
+    """
+    plain = category.id.isprintable() and not any(map(str.isspace, category.id))
+    if not (plain and 0 < len(category.id) <= ID_CHARACTERS):
         raise TaxonomyError(
-            f"{category_id[:ID_CHARACTERS]!r} is no id: 1 to {ID_CHARACTERS} printable characters"
+            f"{category.id[:ID_CHARACTERS]!r} is no id: 1 to {ID_CHARACTERS} printable characters"
             " without blanks"
         )
-
-
-def check_names(category: Category) -> None:
-    """Raises TaxonomyError unless the category has a name in every language and in no other."""
     for language in LANGUAGES:
         if language not in category.names:
             raise TaxonomyError(f"category {category.id!r} has no name in {language!r}")
@@ -385,13 +406,14 @@ def check_names(category: Category) -> None:
             + ", ".join(LANGUAGES)
         )
     for language, name in category.names.items():
-        if not (name and name == name.strip() and len(name) <= NAME_CHARACTERS and _plain(name)):
-            raise TaxonomyError(
-                f"category {category.id!r}: {name[:NAME_CHARACTERS]!r} is no name ({language}): 1"
-                f" to {NAME_CHARACTERS} characters on one line, no blanks around them"
-            )
+        check_text(name, f"name in {language!r} for category {category.id!r}")
 
 
-def _plain(text: str) -> bool:
-    """Whether it has no control characters, line breaks or halves of surrogate pairs."""
-    return not any(unicodedata.category(letter) in {"Cc", "Cs", "Zl", "Zp"} for letter in text)
+def check_text(text: str, what: str) -> None:
+    """Raises TaxonomyError unless it is one line that begins and ends with a visible character."""
+    odd = any(unicodedata.category(letter) in _NOT_ON_A_LINE for letter in text)
+    if odd or not text or text != text.strip() or len(text) > TEXT_CHARACTERS:
+        raise TaxonomyError(
+            f"{text[:TEXT_CHARACTERS]!r} is no {what}: 1 to {TEXT_CHARACTERS} characters on one"
+            " line, without blanks around them"
+        )

@@ -1,0 +1,621 @@
+"""Changes of the taxonomy: what the content team writes, and what follows from it.
+
+A change set is a YAML or JSON file made for one edition:
+
+    taxonomy: 7-3fa9c1d2
+    changes:
+      - {change: new, id: earbuds, parent: audio, names: {de: ..., en: ..., fr: ..., ...}}
+      - {change: rename, id: radios, names: {en: Radios}}
+      - {change: move, id: radios, parent: audio}
+      - {change: retire, id: fax-machines}
+      - {change: merge, id: mp3-players, into: portable-audio}
+      - {change: split, id: headphones, into: {earbuds: [in-ear], headsets: [gaming, office]}}
+
+Changes apply one after the other, each to what those before it left: editions made one by one and
+one made of the same changes at once have the same categories and the same labels. All of a set's
+changes apply or none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+import yaml
+
+from training.stage import write_json
+from training.taxonomy import (
+    Category,
+    Remap,
+    Route,
+    Step,
+    Taxonomy,
+    TaxonomyError,
+    above,
+    check_category,
+    check_text,
+    edition,
+    label_ids,
+    load,
+    save,
+)
+
+HEAD_SHARE: Final = 0.1
+"""Up to this share of new or divided labels a new head on the old encoder is worth a try before
+all is trained again: the encoder has seen nine of ten labels. The evaluation decides."""
+
+
+class _Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="change"):
+    id: str
+
+
+class New(_Change, frozen=True, tag="new"):
+    """A category that was not there."""
+
+    names: dict[str, str]
+    parent: str | None
+
+
+class Rename(_Change, frozen=True, tag="rename"):
+    """Other names, in the languages given."""
+
+    names: dict[str, str]
+
+
+class Move(_Change, frozen=True, tag="move"):
+    """Another parent; None is the top."""
+
+    parent: str | None
+
+
+class Retire(_Change, frozen=True, tag="retire"):
+    """The category goes, and its offers lose their label."""
+
+
+class Merge(_Change, frozen=True, tag="merge"):
+    """The category goes, and its offers follow into another."""
+
+    into: str
+
+
+class Split(_Change, frozen=True, tag="split"):
+    """Offers of the subcategories named go into other categories; the rest lose their label.
+
+    The category is retired, unless it is among those that take offers or has children by now.
+    """
+
+    into: dict[str, tuple[str, ...]]  # category -> subcategories
+
+
+Change = New | Rename | Move | Retire | Merge | Split
+
+
+class ChangeSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Changes made for one edition."""
+
+    taxonomy: str  # its version
+    changes: tuple[Change, ...]
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A label whose offers, or the rest of them, have no label any more."""
+
+    category: str
+    kept: dict[str, str]  # subcategories that have one -> the label
+    offers: int | None  # labelled offers that need a label; None where they were not counted
+
+
+class Fresh(msgspec.Struct, frozen=True):
+    """A label that the edition before did not have."""
+
+    category: str
+    follows: tuple[str, ...]  # labels whose offers came into it; none: it has no example yet
+    offers: int | None  # labelled offers that came with them
+
+
+class Unseen(msgspec.Struct, frozen=True):
+    """A subcategory of a split that no labelled offer has: misspelt, or not sold yet."""
+
+    category: str
+    subcategory: str
+
+
+class Stale(msgspec.Struct, frozen=True):
+    """A label whose stored classifications are not what the new edition would give.
+
+    `rename`: all of them become `to`, without a model. `classify`: by the new model. `check`: right
+    until the new label `to`, which no old label leads to, draws some of them away; by the new model
+    when there is time.
+    """
+
+    category: str
+    how: Literal["rename", "classify", "check"]
+    to: str | None
+    offers: int | None  # in production
+
+
+class Retraining(msgspec.Struct, frozen=True):
+    """What the model needs.
+
+    `none`: the labels are the same. `outputs`: whole labels were merged or retired; the old model's
+    probabilities add up, or are left out, until the next training. `head`: few labels are new or
+    divided. `all`: many are.
+    """
+
+    needs: Literal["none", "outputs", "head", "all"]
+    added: tuple[str, ...]
+    gone: tuple[str, ...]
+    changed: tuple[str, ...]  # in both editions, with other offers
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a change set asks for."""
+
+    base: str
+    version: str
+    labels: int
+    label_lost: tuple[Lost, ...]
+    added: tuple[Fresh, ...]
+    unseen: tuple[Unseen, ...]
+    retrain: Retraining
+    reclassify: tuple[Stale, ...]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What applying a change set gives."""
+
+    taxonomy: Taxonomy  # the next edition
+    remap: Remap  # from the edition before
+    report: Report
+
+
+Offers = Mapping[tuple[str, str | None], int]  # (label, subcategory) -> labelled offers
+Production = Mapping[str, int]  # category -> stored classifications
+
+
+def load_changes(path: Path) -> ChangeSet:
+    """Reads a change set. Raises TaxonomyError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        raw = (
+            json.loads(text, object_pairs_hook=_no_key_twice)
+            if path.suffix == ".json"
+            else yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader that is stricter
+        )
+        return msgspec.convert(raw, ChangeSet)
+    except OSError as error:
+        raise TaxonomyError(f"{path}: cannot be read: {error.strerror}") from error
+    except msgspec.ValidationError as error:
+        raise TaxonomyError(f"{path}: {_readable(str(error))}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise TaxonomyError(f"{path}: is no change set: {' '.join(str(error).split())}") from error
+
+
+def apply(
+    taxonomy: Taxonomy,
+    changes: ChangeSet,
+    offers: Offers | None = None,
+    production: Production | None = None,
+) -> Applied:
+    """The next edition, the way of the labels to it, and what must be done.
+
+    Raises TaxonomyError when the set was made for another edition, when a change contradicts what
+    the changes before it left, or when in the end an offer would have no label to be put into.
+    """
+    if changes.taxonomy != taxonomy.version:
+        raise TaxonomyError(
+            f"made for edition {changes.taxonomy}, but the taxonomy is at {taxonomy.version}"
+        )
+    if not changes.changes:
+        raise TaxonomyError("holds no changes")
+    draft = _Draft(taxonomy)
+    for number, change in enumerate(changes.changes, start=1):
+        try:
+            draft.apply(change)
+        except TaxonomyError as error:
+            kind = type(change).__name__.lower()
+            raise TaxonomyError(f"change {number} ({kind} {change.id!r}): {error}") from None
+    after, remap = draft.finish()
+    return Applied(after, remap, _report(taxonomy, after, remap, draft.told, offers, production))
+
+
+def apply_files(
+    taxonomy: Path,
+    changes: Path,
+    out: Path,
+    say: Callable[[str], None],
+    offers: Offers | None = None,
+    production: Production | None = None,
+) -> Applied:
+    """Applies a change set's file to a taxonomy's, and writes the next edition to `out`.
+
+    `out` may be the taxonomy's own file. Beside it stands the report, for out.json as
+    out.report.json; what it says for people goes to `say`, a line at a time. Raises TaxonomyError,
+    FileError.
+    """
+    before = load(taxonomy)
+    loaded = load_changes(changes)
+    try:
+        applied = apply(before, loaded, offers, production)
+    except TaxonomyError as error:
+        raise TaxonomyError(f"{changes}: {error}") from None
+    # The edition comes last: where it is, its report is, too.
+    write_json(out.with_suffix(".report.json"), applied.report)
+    save(applied.taxonomy, out)
+    for line in lines(applied.report):
+        say(line)
+    return applied
+
+
+def lines(report: Report) -> Iterator[str]:
+    """A report as people read it."""
+    retrain = report.retrain
+    yield (
+        f"edition {report.base} -> {report.version}: {report.labels:,} labels,"
+        f" {len(retrain.added)} new, {len(retrain.gone)} gone, {len(retrain.changed)} changed"
+    )
+    yield from _lines("to label", [*_lost(report), *_fresh(report)])
+    yield f"to retrain: {_NEEDS[retrain.needs]}"
+    yield from _lines("to reclassify", _reclassify(report))
+
+
+_NEEDS: Final = {
+    "none": "nothing, the labels are the same; names and parents come with the next model",
+    "outputs": "at the next occasion; until then the old model's probabilities of merged labels"
+    " add up, and those of retired ones are left out",
+    "head": "a new head on the old encoder is worth a try; the evaluation decides",
+    "all": f"all of it: more than {HEAD_SHARE:.0%} of the labels are new or divided",
+}
+
+
+def _lines(what: str, items: Sequence[str]) -> Iterator[str]:
+    yield f"{what}:" if items else f"{what}: nothing"
+    yield from (f"  {item}" for item in items)
+
+
+def _lost(report: Report) -> Iterator[str]:
+    for lost in report.label_lost:
+        offers = "offers" if lost.offers is None else f"{lost.offers:,} offers"
+        kept = ", ".join(f"{sub!r} to {label}" for sub, label in lost.kept.items())
+        yield f"{lost.category}: {offers} without a label" + (f"; it kept {kept}" if kept else "")
+    for unseen in report.unseen:
+        yield f"{unseen.category}: no offer has the subcategory {unseen.subcategory!r}: misspelt?"
+
+
+def _fresh(report: Report) -> Iterator[str]:
+    for fresh in report.added:
+        if not fresh.follows:
+            yield f"{fresh.category}: new, without an example"
+        elif fresh.offers == 0:
+            yield f"{fresh.category}: new, and no labelled offer came from {_some(fresh.follows)}"
+
+
+def _reclassify(report: Report) -> list[str]:
+    items = []
+    near: dict[str | None, list[Stale]] = {}
+    for stale in report.reclassify:
+        stored = "" if stale.offers is None else f" ({stale.offers:,} stored)"
+        match stale.how:
+            case "rename":
+                items.append(f"{stale.category}{stored}: all become {stale.to}, without a model")
+            case "classify":
+                items.append(f"{stale.category}{stored}: by the new model")
+            case "check":
+                near.setdefault(stale.to, []).append(stale)
+    for label, others in near.items():
+        counts = [stale.offers for stale in others if stale.offers is not None]
+        stored = f" ({sum(counts):,} stored)" if counts else ""
+        names = _some([stale.category for stale in others])
+        items.append(f"{names}{stored}: when there is time, {label} may draw some away")
+    return items
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+@dataclass
+class _Draft:
+    """An edition in the making: the categories, and where each label of the base leads so far."""
+
+    base: Taxonomy
+    known: dict[str, Category] = field(init=False)
+    routes: dict[str, Route] = field(init=False)
+    inner: set[str] = field(init=False)  # categories of the base that are no labels
+    filled: set[str] = field(init=False, default_factory=set)  # that merges and splits lead to
+    # Of each split: the category, a subcategory, and the labels of the base that lead there.
+    told: list[tuple[str, str, list[str]]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.known = self.base.by_id()
+        self.routes = {label: Route(label) for label in label_ids(self.base)}
+        self.inner = self.known.keys() - self.routes.keys()
+
+    def apply(self, change: Change) -> None:
+        match change:
+            case New():
+                if change.id in self.known:
+                    raise TaxonomyError("the id is taken, and an id never gets another meaning")
+                self._parent(change.parent)
+                self._put(Category(change.id, change.names, change.parent))
+            case Rename():
+                old = self._active(change.id)
+                if not change.names:
+                    raise TaxonomyError("gives no name")
+                self._put(msgspec.structs.replace(old, names={**old.names, **change.names}))
+            case Move():
+                old = self._active(change.id)
+                self._parent(change.parent)
+                if change.parent is not None and change.id in (
+                    change.parent,
+                    *above(self.known, change.parent),
+                ):
+                    raise TaxonomyError(f"{change.parent!r} is the category itself or under it")
+                self._put(msgspec.structs.replace(old, parent=change.parent))
+            case Retire():
+                self._end(change.id, None)
+                self._lead(change.id, Route(None))
+            case Merge():
+                self._active(change.into)
+                if change.into == change.id:
+                    raise TaxonomyError("merges the category into itself")
+                self._end(change.id, change.into)
+                self._lead(change.id, Route(change.into))
+                self.filled.add(change.into)
+            case Split():
+                self._split(change)
+
+    def _split(self, change: Split) -> None:
+        self._active(change.id)
+        if change.id in self.inner and change.id not in self.filled:
+            raise TaxonomyError("it had children, so no offers are in it")
+        leading = sorted(self._leading(change.id))
+        by: dict[str, str | None] = {}
+        for category, subcategories in change.into.items():
+            self._active(category)
+            if not subcategories:
+                raise TaxonomyError(f"no subcategory goes into {category!r}")
+            for subcategory in subcategories:
+                check_text(subcategory, "subcategory")
+                if subcategory in by:
+                    raise TaxonomyError(f"subcategory {subcategory!r} goes two ways")
+                by[subcategory] = category
+                self.told.append((change.id, subcategory, leading))
+        if not by:
+            raise TaxonomyError("goes into nothing: retire it")
+        if change.id not in change.into and not self._children(change.id):
+            self._end(change.id, None)
+        self._lead(change.id, Route(None, by))
+        self.filled |= change.into.keys()
+
+    def finish(self) -> tuple[Taxonomy, Remap]:
+        """The edition and the remap to it, when every label leads to labels."""
+        ways = {
+            new: label
+            for label, route in self.routes.items()
+            for new in (route.rest, *_told(route))
+            if new is not None
+        }
+        active = [category for category in self.known.values() if category.active]
+        inner = {category.parent: category.id for category in active}
+        for new in sorted(ways.keys() & inner.keys()):
+            raise TaxonomyError(
+                f"offers of {ways[new]!r} would be in {new!r}, which has children, such as"
+                f" {inner[new]!r}, and only a category without any holds offers: split {new!r}, or"
+                " give its children another parent"
+            )
+        now = {category.id for category in active} - inner.keys()
+        for category_id in sorted((now & self.inner) - self.filled):
+            raise TaxonomyError(
+                f"{category_id!r} would be left without children, and offers be put into it: retire"
+                " it, or merge one of its children into it"
+            )
+        rows = Remap("", "", self.routes).rows()
+        changed = {label for label, route in self.routes.items() if route != Route(label)}
+        step = Step(
+            self.base.version,
+            tuple(sorted(now - self.routes.keys())),
+            tuple(row for row in rows if row.label in changed),
+        )
+        after = edition(self.known.values(), (*self.base.history, step))
+        return after, Remap(self.base.version, after.version, self.routes)
+
+    def _put(self, category: Category) -> None:
+        check_category(category)
+        self.known[category.id] = category
+
+    def _active(self, category_id: str) -> Category:
+        if (category := self.known.get(category_id)) is None:
+            raise TaxonomyError(f"category {category_id!r} is unknown")
+        if not category.active:
+            raise TaxonomyError(f"category {category_id!r} is retired")
+        return category
+
+    def _parent(self, category_id: str | None) -> None:
+        if category_id is not None:
+            self._active(category_id)
+
+    def _children(self, category_id: str) -> list[str]:
+        return [
+            category.id
+            for category in self.known.values()
+            if category.active and category.parent == category_id
+        ]
+
+    def _end(self, category_id: str, successor: str | None) -> None:
+        old = self._active(category_id)
+        if children := self._children(category_id):
+            raise TaxonomyError(
+                f"it has {len(children)} active children, such as {min(children)!r}: move, merge or"
+                " retire them before"
+            )
+        self._put(msgspec.structs.replace(old, status="retired", successor=successor))
+
+    def _lead(self, category_id: str, route: Route) -> None:
+        """What led to a category so far goes that way."""
+        leading = self._leading(category_id)
+        ends = {end for old in leading.values() for end in (old.rest, *_told(old)) if end}
+        way = {end: Route(end) for end in ends} | {category_id: route}
+        self.routes |= Remap("", "", leading).then(Remap("", "", way)).routes
+
+    def _leading(self, category_id: str) -> dict[str, Route]:
+        """The labels of the base whose offers are in a category so far, or some of them."""
+        return {
+            label: route
+            for label, route in self.routes.items()
+            if category_id in (route.rest, *_told(route))
+        }
+
+
+def _told(route: Route) -> Iterable[str | None]:
+    return route.by_subcategory.values()
+
+
+def _report(
+    before: Taxonomy,
+    after: Taxonomy,
+    remap: Remap,
+    told: Sequence[tuple[str, str, list[str]]],
+    offers: Offers | None,
+    production: Production | None,
+) -> Report:
+    old, new = label_ids(before), label_ids(after)
+    added, gone = sorted(set(new) - set(old)), sorted(set(old) - set(new))
+    follows: dict[str, set[str]] = {label: set() for label in new}
+    for label, route in remap.routes.items():
+        for end in (route.rest, *_told(route)):
+            if end is not None:
+                follows[end].add(label)
+    lost_offers = dict.fromkeys(old, 0)
+    new_offers = dict.fromkeys(new, 0)
+    for (label, subcategory), count in (offers or {}).items():
+        if (end := remap(label, subcategory)) is not None:
+            new_offers[end] += count
+        elif label in lost_offers:
+            lost_offers[label] += count
+    divided = {label for label, route in remap.routes.items() if route.by_subcategory}
+    changed = sorted(
+        label
+        for label in set(old) & set(new)
+        if remap.routes[label] != Route(label) or follows[label] != {label}
+    )
+    return Report(
+        base=before.version,
+        version=after.version,
+        labels=len(new),
+        label_lost=tuple(
+            Lost(
+                label,
+                {sub: end for sub, end in sorted(route.by_subcategory.items()) if end is not None},
+                None if offers is None else lost_offers[label],
+            )
+            for label, route in sorted(remap.routes.items())
+            if route.rest is None
+        ),
+        added=tuple(
+            Fresh(
+                label,
+                tuple(sorted(follows[label])),
+                None if offers is None else new_offers[label],
+            )
+            for label in added
+        ),
+        unseen=tuple(
+            Unseen(category, subcategory)
+            for category, subcategory, sources in told
+            if offers is not None
+            and not any(offers.get((source, subcategory)) for source in sources)
+        ),
+        retrain=_retraining(added, gone, changed, follows, divided),
+        reclassify=tuple(_stale(before, after, remap, changed, follows, production)),
+    )
+
+
+def _retraining(
+    added: list[str],
+    gone: list[str],
+    changed: list[str],
+    follows: Mapping[str, set[str]],
+    divided: set[str],
+) -> Retraining:
+    # Labels that the old model's outputs say nothing about, or not enough.
+    untold = [label for label in follows if not follows[label] or follows[label] & divided]
+    needs: Literal["none", "outputs", "head", "all"]
+    if not (added or gone or changed):
+        needs = "none"
+    elif not untold:
+        needs = "outputs"
+    else:
+        needs = "head" if len(untold) <= HEAD_SHARE * len(follows) else "all"
+    return Retraining(needs, tuple(added), tuple(gone), tuple(changed))
+
+
+def _stale(
+    before: Taxonomy,
+    after: Taxonomy,
+    remap: Remap,
+    changed: Sequence[str],
+    follows: Mapping[str, set[str]],
+    production: Production | None,
+) -> Iterator[Stale]:
+    def stored(label: str) -> int | None:
+        return None if production is None else production.get(label, 0)
+
+    settled = set()
+    for label, route in sorted(remap.routes.items()):
+        if route.rest is None:
+            yield Stale(label, "classify", None, stored(label))
+        elif route.rest != label:
+            yield Stale(label, "rename", route.rest, stored(label))
+        else:
+            settled.add(label)
+    known = after.by_id()
+    beneath: dict[str | None, list[str]] = {}
+    for label in sorted(settled):
+        for parent in (*above(known, label), None):
+            beneath.setdefault(parent, []).append(label)
+    for label, sources in sorted(follows.items()):
+        if not sources:
+            places = (*above(known, label), None)
+            near: Iterable[str] = next((beneath[at] for at in places if at in beneath), ())
+            yield from (Stale(other, "check", label, stored(other)) for other in near)
+
+
+_PLACE = re.compile(r"\$\.changes\[(\d+)\]")
+_NOT_TEXT = re.compile(r"Expected `str(?: \| null)?`, got `(?:int|float|bool|date|datetime)`")
+
+
+def _readable(message: str) -> str:
+    """A decoder's message for people: changes counted from 1, and what helps against numbers."""
+    message = _PLACE.sub(lambda place: f"change {int(place[1]) + 1}", message)
+    return f"{message}: put it in quotes" if _NOT_TEXT.search(message) else message
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML, but a key that stands twice is refused: its first value would be lost in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key.value!r} stands there twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} stands there twice")
+    return made

@@ -2,7 +2,8 @@
 
     manifest.json    what it is, where it comes from, and the SHA-256 of every other file
     labels.json      the categories, in the order of the model's logits
-    tokenizer.json   the tokeniser (Hugging Face's format)
+    tokenizer.json   an encoder's tokeniser (Hugging Face's format)
+    vocabulary.json  a linear model's n-grams
     golden.jsonl     texts with the checkpoint's own answers, asked before the model serves
     report.json      what was measured when it was made; for people, never read by the service
     model.*          the model itself, for this target
@@ -40,6 +41,7 @@ CURRENT: Final = "current"
 # What an artefact must hold, whatever its target; the model's own files are its engine's business.
 FILES: Final[dict[str, frozenset[str]]] = {
     "encoder": frozenset({"labels.json", "tokenizer.json", "golden.jsonl", "report.json"}),
+    "linear": frozenset({"labels.json", "vocabulary.json", "golden.jsonl", "report.json"}),
 }
 
 # An allow list: no format that can run code when it is read (pickles: .pt, .pkl, .bin, .joblib)
@@ -79,8 +81,8 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     format: int = FORMAT
     created_at: str  # ISO 8601, UTC
-    kind: str  # "encoder"
-    target: str  # the engine it was compiled for: "onnx-cpu", "torch-cpu", "torch-cuda"
+    kind: str  # a key of FILES
+    target: str  # the engine it is for: "onnx-cpu", "torch-cpu", "torch-cuda", "linear-cpu"
     precision: str  # a key of LOGIT_BOUND
     checkpoint: str  # hash of the checkpoint that it was compiled from
     data: dict[str, str | int]  # what that was trained on: name, rows, content hash

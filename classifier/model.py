@@ -17,6 +17,7 @@ from classifier.artifact import Artifact
 from classifier.batching import Call, plan
 from classifier.cache import PredictionCache
 from classifier.engines import Engine, load_engine
+from classifier.ngrams import VOCABULARY, Ngrams
 from classifier.offer import Offer
 from classifier.precision import LOGIT_BOUND
 from classifier.scores import Prediction, Scorer
@@ -86,7 +87,7 @@ class Model:
         manifest = artifact.manifest
         self.artifact = artifact
         self.recipe = manifest.text
-        self._tokeniser = Tokeniser.from_file(artifact.path / "tokenizer.json", manifest.max_tokens)
+        self._tokeniser = _tokeniser(artifact)
         self.pad_id = self._tokeniser.pad_id
         self._engine = engine
         self._labels = [label.id for label in artifact.labels]
@@ -247,3 +248,11 @@ class Model:
         if logits.shape != (len(call.rows), len(self._labels)):
             raise ModelError(f"the engine gave {logits.shape} logits for {len(call.rows)} texts")
         return logits
+
+
+def _tokeniser(artifact: Artifact) -> Tokeniser | Ngrams:
+    """What cuts texts for the artefact's kind of model. Raises ArtifactError."""
+    most = artifact.manifest.max_tokens
+    if artifact.manifest.kind == "linear":
+        return Ngrams.from_file(artifact.path / VOCABULARY, most)
+    return Tokeniser.from_file(artifact.path / "tokenizer.json", most)

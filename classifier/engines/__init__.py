@@ -40,4 +40,8 @@ def load_engine(artifact: Artifact, threads: int) -> Engine:
         from classifier.engines.torch import TorchEngine
 
         return TorchEngine(artifact, threads, device=target.removeprefix("torch-"))
+    if target.startswith("linear-"):
+        from classifier.engines.linear import LinearEngine
+
+        return LinearEngine(artifact, threads)
     raise EngineError(f"no engine for target {target!r} of artefact {artifact.manifest.id}")

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from classifier.bulk import is_parquet
 from classifier.jsonl import FileError, read
 from classifier.offer import Offer
 from classifier.text import TextRecipe
@@ -63,22 +64,50 @@ class Examples:
 
 
 def read_labelled(path: Path) -> Iterator[tuple[Offer, str]]:
-    """The offers of a JSONL file, plain or gzipped, each with its `label`.
+    """The offers of a file, each with its `label`: Parquet, or JSONL, plain or gzipped.
 
     Raises DataError on the first row that is no offer or has no label.
     """
+    rows = _rows(path) if is_parquet(path) else _lines(path)
+    number = 0
+    while True:
+        number += 1
+        try:
+            offer = next(rows, None)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}, row {number}: no offer: {error}") from error
+        except FileError as error:
+            raise DataError(str(error)) from error
+        if offer is None:
+            return
+        if offer.label is None or not offer.label.strip():
+            raise DataError(f"{path}, row {number}: has no label, and training needs one")
+        yield offer, offer.label
+
+
+def _lines(path: Path) -> Iterator[LabelledOffer]:
     decoder = msgspec.json.Decoder(LabelledOffer)
+    return map(decoder.decode, read(path))
+
+
+def _rows(path: Path) -> Iterator[LabelledOffer]:
     try:
-        for number, line in enumerate(read(path), start=1):
-            try:
-                offer = decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise DataError(f"{path}, row {number}: no offer: {error}") from error
-            if offer.label is None or not offer.label.strip():
-                raise DataError(f"{path}, row {number}: has no label, and training needs one")
-            yield offer, offer.label
-    except FileError as error:
-        raise DataError(str(error)) from error
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise DataError(
+            "Parquet files need pyarrow: pip install 'offer-classifier[parquet]'"
+        ) from None
+    try:
+        with pq.ParquetFile(path) as file:
+            wanted = set(LabelledOffer.__struct_fields__)
+            columns = [name for name in file.schema_arrow.names if name in wanted]
+            for batch in file.iter_batches(columns=columns):
+                for row in batch.to_pylist():
+                    yield msgspec.convert(row, LabelledOffer)
+    except (pa.ArrowException, OSError) as error:
+        line = str(error).split("\n", 1)[0]
+        raise DataError(f"{path} is no Parquet file that can be read: {line}") from error
 
 
 def examples(offers: Iterable[tuple[Offer, str]], recipe: TextRecipe) -> Examples:

@@ -30,8 +30,8 @@ def log_likelihood(logits: Logits, labels: Labels, temperature: float) -> float:
     return float((scaled[np.arange(len(labels)), labels] - normaliser).mean())
 
 
-def fit_temperature(logits: Logits, labels: Labels) -> float:
-    """The temperature in 0.25..8 with the highest likelihood, to three digits.
+def fit_temperature(logits: Logits, labels: Labels, coldest: float = COLDEST) -> float:
+    """The temperature in coldest..8 with the highest likelihood, to three digits.
 
     Guo et al. 2017, "On Calibration of Modern Neural Networks". The likelihood is concave in
     1 / temperature, so a golden-section search finds the maximum.
@@ -39,7 +39,7 @@ def fit_temperature(logits: Logits, labels: Labels) -> float:
     if not len(labels):
         return 1.0
     ratio = (np.sqrt(5) - 1) / 2
-    low, high = np.log(1 / HOTTEST), np.log(1 / COLDEST)  # of the inverse temperature
+    low, high = np.log(1 / HOTTEST), np.log(1 / coldest)  # of the inverse temperature
     while high - low > 1e-4:
         left, right = high - ratio * (high - low), low + ratio * (high - low)
         if log_likelihood(logits, labels, float(np.exp(-left))) < log_likelihood(

@@ -77,6 +77,18 @@ class BaselineParameters(_Section):
     refit: bool = True  # the final fit is on training and validation offers
     precision: Share = 0.9  # thresholds are set so that of the certain answers so many are right
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.words is None and self.letters is None:
+            raise ValueError("neither words nor letters make n-grams")
+        for span in (self.words, self.letters):
+            if span is not None and span[0] > span[1]:
+                raise ValueError(f"n-grams of {span[0]} to {span[1]} are none")
+        if min(self.costs) <= 0:
+            raise ValueError("a cost must be positive")
+        self.recipe()  # raises ValueError on a field that no offer has
+        return self
+
     def recipe(self) -> TextRecipe:
         """The text recipe that these fields make."""
         return TextRecipe(fields=tuple(FieldBudget(*item) for item in self.fields.items()))

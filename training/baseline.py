@@ -1,0 +1,371 @@
+"""The baseline: a tuned and calibrated linear SVM as an artefact, which every claim is against."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+from scipy.sparse import csr_array, hstack  # type: ignore[import-untyped]
+
+from classifier import artifact, cpu
+from classifier.artifact import Golden, Label, file_hash
+from classifier.engines.linear import MODEL_FILE
+from classifier.model import Model
+from classifier.ngrams import VOCABULARY, Span, most_ngrams
+from classifier.progress import bar
+from training import calibration, ngrams, svm
+from training.examples import DataError, Examples, examples, limit, read_labelled
+from training.ngrams import Chosen
+from training.parameters import BaselineParameters
+from training.stage import Record, Stage, StageError, hash_inputs
+
+VERSION = 1
+
+COLDEST = 0.02
+"""Decision values of an SVM lie about 1 from the border, so a temperature of 0.1 to 0.2 makes
+probabilities of them; that of logits would leave no answer certain."""
+
+GOLDEN_TEXTS = 96
+GOLDEN_LOGITS = 5
+"""A golden answer keeps so many of the highest logits: enough to tell models apart, few to store"""
+
+PACKAGES = ("numpy", "safetensors", "scikit-learn", "scipy")
+
+Say = Callable[[str], None]
+
+
+class _Sets(NamedTuple):
+    training: Examples
+    validation: Examples  # with the labels of training
+    labels: tuple[Label, ...]
+    taxonomy: str
+
+
+class _Calibration(NamedTuple):
+    temperature: float
+    threshold: float
+    thresholds: dict[int, float]
+    figures: dict[str, Any]
+
+
+def make(
+    parameters: BaselineParameters,
+    train: Path,
+    validation: Path,
+    taxonomy: Path | None,
+    out: Path,
+    say: Say,
+) -> Record:
+    """Tune, calibrate, fit and publish `out`/<id>, which `out`/current then names.
+
+    The cost is the one with the best accuracy on validation, of models fitted on at most
+    `tuning_offers`; the temperature and the thresholds are those of the model fitted on training
+    alone; the published model is then fitted on both, unless `refit` says no.
+
+    Raises StageError, DataError.
+    """
+    paths = {"train": train, "validation": validation}
+    if taxonomy is not None:
+        paths["taxonomy"] = taxonomy
+    stage = Stage("baseline", out, parameters, hash_inputs(paths), version=VERSION)
+    if record := stage.done():
+        return record
+    parts = stage.begin()
+    sets = _read(parameters, train, validation, taxonomy, say)
+    work = _Work(parameters, len(sets.labels), parts)
+
+    cost, tuning = work.tune(sets, say)
+    answers = work.answers("training", sets.training, sets.validation, cost)
+    calibrated = _calibrate(answers, sets.validation, parameters.precision)
+    figures = calibrated.figures
+    say(
+        f"validation: {figures['accuracy']:.1%} of {figures['offers']:,} right,"
+        f" {figures['precision']:.1%} of the {figures['coverage']:.1%} above their threshold"
+    )
+    published = _publish(parameters, work, sets, cost, tuning, calibrated, out)
+    artifact.set_current(out, published)
+    manifest = artifact.Artifact.load(published).manifest
+    results = {f"{published.name}/{name}": published / name for name in manifest.files}
+    results[f"{published.name}/{artifact.MANIFEST}"] = published / artifact.MANIFEST
+    results[artifact.CURRENT] = out / artifact.CURRENT
+    summary = {
+        "artifact": published.name,
+        "cost": cost,
+        "labels": len(sets.labels),
+        "temperature": calibrated.temperature,
+        "tuning": tuning,
+        "validation": figures,
+    }
+    return stage.finish(summary, results)
+
+
+class _Work:
+    """The fits of one run of the stage."""
+
+    def __init__(self, parameters: BaselineParameters, labels: int, parts: Path) -> None:
+        self.words = Span(*parameters.words) if parameters.words else None
+        self.letters = Span(*parameters.letters) if parameters.letters else None
+        self.most_tokens = most_ngrams(parameters.recipe(), self.words, self.letters)
+        self.parameters = parameters
+        self._labels = labels
+        self._parts = parts
+        self._known: dict[tuple[str, float], NDArray[np.float64]] = {}
+
+    def choose(self, texts: Sequence[str]) -> Chosen:
+        """The n-grams of training texts. Raises DataError where there are none."""
+        given = self.parameters
+        try:
+            return ngrams.choose(
+                texts, self.words, self.letters, given.min_offers, given.most_letters
+            )
+        except ValueError as error:
+            raise DataError(str(error)) from error
+
+    def tune(self, sets: _Sets, say: Say) -> tuple[float, dict[str, Any]]:
+        """The cost with the best accuracy on validation, the lowest of equals, and all figures."""
+        given = self.parameters
+        costs = sorted(set(given.costs))
+        if len(costs) == 1:
+            return costs[0], {}
+        some = limit(sets.training, given.tuning_offers, np.random.default_rng(given.seed))
+        # A model on all of training is the one to calibrate, too.
+        name = "training" if len(some.texts) == len(sets.training.texts) else "tuning"
+        figures = {}
+        for cost in costs:
+            answers = self.answers(name, some, sets.validation, cost)
+            right = answers.argmax(axis=1) == sets.validation.labels
+            figures[f"{cost:g}"] = round(float(right.mean()), 4)
+            say(f"C = {cost:g}: {right.mean():.2%} of {len(right):,} right in validation")
+        return max(costs, key=lambda cost: figures[f"{cost:g}"]), figures
+
+    def answers(
+        self, name: str, training: Examples, asked: Examples, cost: float
+    ) -> NDArray[np.float64]:
+        """What an SVM fitted on `training` answers, (asked, labels)."""
+        if (name, cost) not in self._known:
+            chosen = self.choose(training.texts)
+            asked_texts = ngrams.weighed(asked.texts, chosen, self.most_tokens)
+            fitted = self.fit(name, training, chosen, asked_texts, cost, keep_weights=False)
+            self._known[name, cost] = fitted.answers()
+        return self._known[name, cost]
+
+    def fit(
+        self,
+        name: str,
+        training: Examples,
+        chosen: Chosen,
+        asked: csr_array[Any],
+        cost: float,
+        *,
+        keep_weights: bool,
+    ) -> svm.Svm:
+        """An SVM fitted on `training`, in parts that a killed run leaves to the next."""
+        texts = ngrams.weighed(training.texts, chosen, self.most_tokens)
+        problem = svm.Problem(texts, training.labels, self._labels, asked)
+        with bar(f"{name}, C = {cost:g}") as show:
+            return svm.fit(
+                problem,
+                cost,
+                self.parameters.seed,
+                self._parts / f"{name}-{cost:g}",
+                cpu.quota(),
+                keep_weights=keep_weights,
+                show=show,
+            )
+
+
+def _read(
+    parameters: BaselineParameters, train: Path, validation: Path, taxonomy: Path | None, say: Say
+) -> _Sets:
+    recipe = parameters.recipe()
+    training = examples(read_labelled(train), recipe)
+    held = examples(read_labelled(validation), recipe)
+    for path, given in ((train, training), (validation, held)):
+        if given.without_text:
+            say(f"{path}: {given.without_text:,} offers without a usable text are left out")
+    label_ids = set(training.label_ids)
+    if parameters.refit:
+        label_ids |= set(held.label_ids)
+    elif unknown := set(held.label_ids) - label_ids:
+        rows = np.flatnonzero([held.label_ids[i] in label_ids for i in held.labels])
+        say(f"{validation}: {len(unknown):,} categories that training lacks are left out")
+        held = held.take(rows)
+    order = sorted(label_ids)
+    names, version = _described(taxonomy, order)
+    return _Sets(_relabelled(training, order), _relabelled(held, order), names, version)
+
+
+def _relabelled(given: Examples, label_ids: list[str]) -> Examples:
+    index = {label_id: i for i, label_id in enumerate(label_ids)}
+    moved = np.array([index.get(label_id, -1) for label_id in given.label_ids], dtype=np.int64)
+    return Examples(
+        given.texts, moved[given.labels], given.languages, label_ids, given.without_text
+    )
+
+
+def _described(taxonomy: Path | None, label_ids: list[str]) -> tuple[tuple[Label, ...], str]:
+    """The labels with what the taxonomy says of them, and its version."""
+    if taxonomy is None:
+        # The set of labels stands for a taxonomy that nobody named.
+        content = msgspec.json.encode(label_ids)
+        import hashlib
+
+        return tuple(map(Label, label_ids)), f"labels-{hashlib.sha256(content).hexdigest()[:12]}"
+    raise StageError("no taxonomy yet")
+
+
+def _calibrate(
+    answers: NDArray[np.float64], validation: Examples, precision: float
+) -> _Calibration:
+    """Fitted on what a model answers to offers that it was not trained on."""
+    logits, labels = answers.astype(np.float32), validation.labels
+    temperature = calibration.fit_temperature(logits, labels, COLDEST)
+    shares = calibration.probabilities(logits, temperature)
+    predicted, top = shares.argmax(axis=1), shares.max(axis=1)
+    right = predicted == labels
+    threshold, thresholds = calibration.fit_thresholds(top, predicted, right, precision)
+    certain = top >= np.array([thresholds.get(label, threshold) for label in predicted.tolist()])
+    best = np.argsort(-logits, axis=1, kind="stable")[:, :3]
+    figures = {
+        "offers": len(labels),
+        "accuracy": round(float(right.mean()), 4),
+        "top_3": round(float((best == labels[:, None]).any(axis=1).mean()), 4),
+        "coverage": round(float(certain.mean()), 4),
+        "precision": round(float(right[certain].mean()), 4) if certain.any() else 0.0,
+    }
+    return _Calibration(temperature, threshold, thresholds, figures)
+
+
+def _publish(
+    parameters: BaselineParameters,
+    work: _Work,
+    sets: _Sets,
+    cost: float,
+    tuning: Mapping[str, Any],
+    calibrated: _Calibration,
+    out: Path,
+) -> Path:
+    """Fit the model that is published, and publish it once it answers as scikit-learn does."""
+    given = _joined(sets.training, sets.validation) if parameters.refit else sets.training
+    chosen = work.choose(given.texts)
+    texts = golden_texts(sets.validation)
+    asked = scikit_learns(texts, chosen)
+    fitted = work.fit("final", given, chosen, asked, cost, keep_weights=True)
+    staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=out))
+    try:
+        label_ids = [label.id for label in sets.labels]
+        artifact.write_labels(staging / "labels.json", sets.labels)
+        artifact.write_golden(staging / "golden.jsonl", golden(texts, fitted.answers(), label_ids))
+        (staging / VOCABULARY).write_bytes(msgspec.json.encode(chosen.vocabulary))
+        passes = _write_model(staging / MODEL_FILE, fitted, chosen)
+        report = {
+            "rows": {"training": len(sets.training.texts), "fitted": len(given.texts)},
+            "labels": len(label_ids),
+            "ngrams": dict(zip(("words", "letters"), chosen.vocabulary.sizes, strict=True)),
+            "cost": cost,
+            "tuning": tuning,
+            "validation": calibrated.figures,
+            "most_passes": passes,
+        }
+        encoded = msgspec.json.format(msgspec.json.encode(report), indent=1)
+        (staging / "report.json").write_bytes(encoded + b"\n")
+        description = artifact.Description(
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            kind="linear",
+            target="linear-cpu",
+            precision="fp32",
+            checkpoint=file_hash(staging / MODEL_FILE),
+            data={"rows": len(given.texts), "sha256": given.sha256()},
+            taxonomy=sets.taxonomy,
+            text=parameters.recipe(),
+            max_tokens=work.most_tokens,
+            versions={name: importlib.metadata.version(name) for name in PACKAGES},
+            temperature=calibrated.temperature,
+            threshold=calibrated.threshold,
+            thresholds={label_ids[label]: least for label, least in calibrated.thresholds.items()},
+        )
+        artifact.seal(staging, description)
+        # Asked is the very directory that gets published, by the very code that will serve it.
+        with closing(Model.load(staging, threads=1)):
+            pass
+        staging.chmod(0o755)
+        return artifact.publish(staging, description, out)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _joined(first: Examples, second: Examples) -> Examples:
+    return Examples(
+        first.texts + second.texts,
+        np.concatenate([first.labels, second.labels]),
+        first.languages + second.languages,
+        first.label_ids,
+    )
+
+
+def _write_model(file: Path, fitted: svm.Svm, chosen: Chosen) -> int:
+    """model.safetensors of the parts; gives the most passes that a label took."""
+    parts = [svm.read(part) for part in fitted.files]
+    words = chosen.vocabulary.sizes[0]
+    weights = np.vstack([part.weights for part in parts if part.weights is not None])
+    arrays: dict[str, NDArray[Any]] = {
+        "weights": np.ascontiguousarray(weights.T),
+        "intercept": np.concatenate([part.intercept for part in parts]).astype(np.float32),
+        "idf.words": chosen.idf[:words],
+        "idf.letters": chosen.idf[words:],
+    }
+    file.write_bytes(save(arrays))
+    return max(int(part.passes.max()) for part in parts)
+
+
+def golden_texts(validation: Examples) -> list[str]:
+    """Texts of every length and language, and next to nothing."""
+    order = np.lexsort((validation.languages, [len(text) for text in validation.texts]))
+    count = min(GOLDEN_TEXTS, len(order))
+    chosen = order[np.linspace(0, len(order) - 1, count).round().astype(int)]
+    return list(dict.fromkeys(["a", "?", *(validation.texts[i] for i in chosen)]))
+
+
+def golden(
+    texts: Sequence[str], answers: NDArray[np.float64], label_ids: Sequence[str]
+) -> list[Golden]:
+    """Golden questions of what scikit-learn answers to them (texts, labels)."""
+    questions = []
+    for text, values in zip(texts, answers, strict=True):
+        best = np.argsort(-values, kind="stable")[:GOLDEN_LOGITS]
+        logits = {label_ids[i]: float(values[i]) for i in best}
+        questions.append(Golden(text, label_ids[best[0]], logits))
+    return questions
+
+
+def scikit_learns(texts: Sequence[str], chosen: Chosen) -> csr_array[Any]:
+    """The weights of texts as scikit-learn's own vectorizers make them (texts, n-grams)."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    blocks = []
+    at = 0
+    for analyzer, grams in (
+        ("word", chosen.vocabulary.words), ("char_wb", chosen.vocabulary.letters)
+    ):  # fmt: skip
+        if grams is None or not grams.grams:
+            continue
+        vectorizer = TfidfVectorizer(
+            analyzer=analyzer,
+            ngram_range=(grams.shortest, grams.longest),
+            vocabulary={gram: i for i, gram in enumerate(grams.grams)},
+            sublinear_tf=True,
+        )
+        vectorizer.idf_ = chosen.idf[at : at + len(grams.grams)]
+        at += len(grams.grams)
+        blocks.append(vectorizer.transform(texts))
+    return csr_array(hstack(blocks, format="csr"))

@@ -1,0 +1,200 @@
+"""A linear SVM, one against the rest for each label, on every processor, in parts that stay.
+
+Fan et al. 2008, "LIBLINEAR: A Library for Large Linear Classification", by scikit-learn's LinearSVC
+(dual, squared hinge loss). The labels are independent of each other, so a few make a part, and a
+killed run has lost no more than the parts it was at. Processes share them out: LIBLINEAR's random
+numbers are one sequence a process, and threads would take them from each other.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import connection, get_context, parent_process
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save
+from scipy.sparse import csr_array  # type: ignore[import-untyped]
+
+from classifier.whole_file import appearing
+
+LABELS_A_PART = 16
+
+MOST_PASSES = 1_000
+"""LIBLINEAR's own bound; what needs more has no better answer afterwards."""
+
+Show = Callable[[float, int, str], None]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is learnt, and what is asked of the result."""
+
+    texts: csr_array[Any]  # (texts, features) float64
+    labels: NDArray[np.int64]  # (texts,), each below `count`
+    count: int
+    asked: csr_array[Any]  # (asked, features) float64
+
+    def save(self, file: Path) -> None:
+        """Write it for other processes."""
+        arrays = {"labels": self.labels, "count": np.array(self.count)}
+        for name, matrix in (("texts", self.texts), ("asked", self.asked)):
+            arrays[f"{name}.data"] = matrix.data
+            arrays[f"{name}.indices"] = matrix.indices.astype(np.int32)
+            arrays[f"{name}.indptr"] = matrix.indptr.astype(np.int32)
+            arrays[f"{name}.shape"] = np.array(matrix.shape)
+        with appearing(file) as opened:
+            np.savez(opened, **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, file: Path) -> Problem:
+        """Read what `save` wrote."""
+        with np.load(file, allow_pickle=False) as arrays:
+            texts, asked = (
+                csr_array(
+                    tuple(arrays[f"{name}.{part}"] for part in ("data", "indices", "indptr")),
+                    shape=tuple(arrays[f"{name}.shape"].tolist()),
+                )
+                for name in ("texts", "asked")
+            )
+            return cls(texts, arrays["labels"], int(arrays["count"]), asked)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The SVMs of a few neighbouring labels."""
+
+    answers: NDArray[np.float64]  # (asked, labels), decision values
+    intercept: NDArray[np.float64]  # (labels,)
+    passes: NDArray[np.int64]  # (labels,) over the texts
+    weights: NDArray[np.float32] | None  # (labels, features)
+
+
+@dataclass(frozen=True)
+class Svm:
+    """SVMs of all labels; their parts lie in files, since together they may be gigabytes."""
+
+    files: tuple[Path, ...]  # in the order of the labels
+
+    def answers(self) -> NDArray[np.float64]:
+        """Decision values (asked, labels)."""
+        return np.hstack([read(file).answers for file in self.files])
+
+
+def fit(
+    problem: Problem,
+    cost: float,
+    seed: int,
+    parts: Path,
+    processes: int,
+    *,
+    keep_weights: bool,
+    show: Show = lambda share, rows, note: None,
+) -> Svm:
+    """Fit every label's SVM with C = `cost`; what `parts` already holds is not fitted again.
+
+    Equal problems, costs and seeds give equal results, with any number of processes.
+    """
+    parts.mkdir(parents=True, exist_ok=True)
+    starts = range(0, problem.count, LABELS_A_PART)
+    files = {start: parts / f"{start:06d}.safetensors" for start in starts}
+    missing = [start for start in starts if not files[start].exists()]
+    if missing:
+        shared = parts / "problem.npz"
+        problem.save(shared)
+        with ProcessPoolExecutor(
+            max_workers=min(processes, len(missing)),
+            mp_context=get_context("spawn"),
+            initializer=_begin,
+            initargs=(shared,),
+        ) as pool:
+            fits = [
+                pool.submit(_fit_part, start, cost, seed, keep_weights, files[start])
+                for start in missing
+            ]
+            done = problem.count - LABELS_A_PART * len(missing)
+            try:
+                for finished in as_completed(fits):
+                    finished.result()
+                    done += LABELS_A_PART
+                    labels = min(max(done, 0), problem.count)
+                    show(labels / problem.count, labels, "labels")
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        shared.unlink()
+    return Svm(tuple(files.values()))
+
+
+def read(file: Path) -> Part:
+    """One part of an SVM."""
+    arrays = load_file(file)
+    return Part(arrays["answers"], arrays["intercept"], arrays["passes"], arrays.get("weights"))
+
+
+_problem: Problem | None = None
+"""What this process, one of the pool's, works on."""
+
+
+def _begin(file: Path) -> None:
+    global _problem  # noqa: PLW0603 a pool hands nothing else from its start to its tasks
+    _problem = Problem.load(file)
+    parent = parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    """A pool's process would wait for work for ever when its parent was killed."""
+    connection.wait([sentinel])
+    os._exit(1)
+
+
+def _fit_part(start: int, cost: float, seed: int, keep_weights: bool, file: Path) -> None:
+    from sklearn import config_context
+
+    assert _problem is not None
+    problem = _problem
+    labels = range(start, min(start + LABELS_A_PART, problem.count))
+    features = problem.texts.shape[1]
+    arrays: dict[str, NDArray[Any]] = {
+        "answers": np.empty((problem.asked.shape[0], len(labels))),
+        "intercept": np.empty(len(labels)),
+        "passes": np.zeros(len(labels), dtype=np.int64),
+    }
+    if keep_weights:
+        arrays["weights"] = np.zeros((len(labels), features), dtype=np.float32)
+    with config_context(assume_finite=True):
+        for at, label in enumerate(labels):
+            own = problem.labels == label
+            if not own.any():
+                # Nothing to learn it from: no text is one of it.
+                arrays["intercept"][at] = -1
+                arrays["answers"][:, at] = -1
+                continue
+            svm = _fit_label(problem.texts, own, cost, seed)
+            arrays["intercept"][at] = svm.intercept_[0]
+            arrays["passes"][at] = svm.n_iter_
+            arrays["answers"][:, at] = svm.decision_function(problem.asked)
+            if keep_weights:
+                arrays["weights"][at] = svm.coef_[0]
+    with appearing(file) as opened:
+        opened.write(save(arrays))
+
+
+def _fit_label(texts: csr_array[Any], own: NDArray[np.bool_], cost: float, seed: int) -> Any:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.svm import LinearSVC
+
+    svm = LinearSVC(C=cost, dual=True, random_state=seed, max_iter=MOST_PASSES)
+    with warnings.catch_warnings():
+        # How many passes it took is kept, and the stage says where they did not do.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return svm.fit(texts, own)

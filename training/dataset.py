@@ -1,0 +1,382 @@
+"""The data sets: what is drawn from the lake to train on, tune with, judge by and distil from.
+
+    train.parquet             near-uniform over categories, diverse inside each
+    validation.parquet        like production, for costs, temperature and thresholds
+    test.parquet              like production, with a weight a row
+    transfer.parquet          without labels, near-uniform over languages, for distillation
+    experiments/NAME.parquet  like train, smaller, one inside the next, and frozen
+    taxonomy.json             the taxonomy that the labels belong to
+    dataset.json              what was there, what was wanted, and what came
+
+sampling.py has the plan. A text stands in one set of train, validation and test, once, and so does
+every offer of one product.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from classifier import cpu
+from classifier.whole_file import appearing
+from training import engines, sampling, taxonomy
+from training.lake import open_lake, schema
+from training.parameters import DatasetParameters
+from training.production import Production
+from training.sampling import COLUMNS, STEPS, Set
+from training.stage import Record, Stage, StageError, hash_inputs, write_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VERSION: Final = 1
+ROW_GROUP: Final = 32_768
+"""Rows of one group of a Parquet file, and of one step of a set's hash."""
+
+BY_LABEL: Final = (
+    "SELECT label, COUNT(*) AS offers FROM offers WHERE label IS NOT NULL GROUP BY label"
+)
+
+MOST_COUNTED: Final = 2**62
+"""Production's offers times a set's must stay below, in 64 bits."""
+
+
+def make(
+    parameters: DatasetParameters,
+    lake: str,
+    taxonomy_file: Path,
+    production: Production | None,
+    out: Path,
+    say: Callable[[str], None],
+    *,
+    engine: engines.Name = "duckdb",
+    edition: str | None = None,
+) -> Record:
+    """Draws the sets from `lake` into `out`.
+
+    `edition` is the version of the taxonomy that the lake's labels are of, where that is not the
+    file's own. Without `production`, the lake's labelled offers are taken for it. A killed run is
+    taken up at the table that it was making. Raises StageError.
+    """
+    known = taxonomy.load(taxonomy_file)
+    remap = taxonomy.remap_from(known, edition or known.version)
+    opened = open_lake(lake)
+    inputs = {
+        "lake": opened.fingerprint,
+        "edition": remap.base,
+        "production": _hash(production),
+        **hash_inputs({"taxonomy": taxonomy_file}),
+    }
+    stage = Stage("dataset", out, parameters, inputs, version=VERSION)
+    if record := stage.done():
+        say(f"{out}: is there already")
+        return record
+    sets = wanted(parameters)
+    if production is not None:
+        _check(production, sets)
+    parts = stage.begin()
+    runner = engines.start(
+        engine, opened, parts, parameters.memory, parameters.threads or cpu.quota()
+    )
+    try:
+        _put_inputs(runner, remap, sets, production)
+        _run(runner, parameters, production, say)
+        (out / "experiments").mkdir(exist_ok=True)
+        hashes = {}
+        results = {}
+        for each in sets:
+            name = (
+                f"experiments/{each.name}"
+                if each.name in parameters.experiment_offers
+                else each.name
+            )
+            rows, hashes[each.name] = _write(runner, each, out / f"{name}.parquet")
+            results[f"{name}.parquet"] = out / f"{name}.parquet"
+            say(f"{name}: {rows:,} offers")
+        figures = _figures(runner, parameters, sets, known, production)
+    finally:
+        runner.close()
+    _freeze(out, stage.fingerprint, {name: hashes[name] for name in parameters.experiment_offers})
+    taxonomy.save(known, out / "taxonomy.json")
+    write_json(out / "dataset.json", {**figures, "hashes": hashes})
+    for name in ("taxonomy.json", "dataset.json"):
+        results[name] = out / name
+    return stage.finish(_summary(figures), results)
+
+
+def wanted(parameters: DatasetParameters) -> list[Set]:
+    """What is to be drawn."""
+    return [
+        Set(
+            "train",
+            "train",
+            "uniform",
+            parameters.training_offers,
+            parameters.floor,
+            parameters.cap,
+        ),
+        Set("validation", "validation", "production", parameters.validation_offers, 0, 0),
+        Set("test", "test", "production", parameters.test_offers, parameters.test_floor, 0),
+        *(
+            Set(name, "train", "uniform", offers, 1, parameters.cap)
+            for name, offers in parameters.experiment_offers.items()
+        ),
+        Set(
+            "transfer",
+            "transfer",
+            "uniform",
+            parameters.transfer_offers,
+            0,
+            parameters.transfer_offers,
+        ),
+    ]
+
+
+def _put_inputs(
+    runner: engines.SqlEngine,
+    remap: taxonomy.Remap,
+    sets: list[Set],
+    production: Production | None,
+) -> None:
+    import pyarrow as pa
+
+    rows = remap.rows()
+    text = pa.string()
+    runner.put(
+        "routes",
+        pa.table(
+            {
+                "label": pa.array([row.label for row in rows], text),
+                "subcategory": pa.array([row.subcategory for row in rows], text),
+                "new_label": pa.array([row.new_label for row in rows], text),
+            }
+        ),
+    )
+    runner.put(
+        "sets",
+        pa.table(
+            {name: [getattr(each, name) for each in sets] for name in Set.__dataclass_fields__}
+        ),
+    )
+    if production is not None:
+        runner.put(
+            "production",
+            pa.table(
+                {
+                    "label": pa.array(list(production.counts), text),
+                    "offers": pa.array(list(production.counts.values()), pa.int64()),
+                }
+            ),
+        )
+
+
+def _run(
+    runner: engines.SqlEngine,
+    parameters: DatasetParameters,
+    production: Production | None,
+    say: Callable[[str], None],
+) -> None:
+    values = {
+        "seed": str(parameters.seed),
+        "salt": sampling.SALT,
+        **sampling.bounds(parameters.validation_share, parameters.test_share),
+    }
+    for number, step in enumerate(STEPS, start=1):
+        if not runner.has(step):
+            started = time.monotonic()
+            runner.make(step, sampling.statement(step, values, runner.dialect))
+            say(f"{step}: {number} of {len(STEPS)}, {time.monotonic() - started:.1f} s")
+        if step == "offers" and production is None:
+            runner.make("production", BY_LABEL)
+
+
+def _write(runner: engines.SqlEngine, each: Set, path: Path) -> tuple[int, str]:
+    """Writes a set, and gives its rows and a hash of its content."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    fields = schema()
+    if each.name == "test":
+        fields = fields.append(pa.field("weight", pa.float64()))
+    columns = [f"s.{name}" for name in COLUMNS] + (["c.weight"] if each.name == "test" else [])
+    select = (
+        f"SELECT {', '.join(columns)} FROM chosen AS c JOIN selected AS s ON s.row_id = c.row_id"  # noqa: S608
+        f" WHERE c.name = '{each.name}' ORDER BY c.draw, c.row_id"
+    )
+    digest = hashlib.sha256(msgspec.json.encode(fields.names))
+    rows = 0
+    with appearing(path) as file, pq.ParquetWriter(file, fields, compression="zstd") as writer:
+        for table in _groups(runner.batches(select, fields.names), fields):
+            for column in table.columns:
+                digest.update(msgspec.json.encode(column.to_pylist()))
+            writer.write_table(table, row_group_size=ROW_GROUP)
+            rows += table.num_rows
+    return rows, digest.hexdigest()
+
+
+def _groups(batches: Iterable[pa.RecordBatch], fields: pa.Schema) -> Iterator[pa.Table]:
+    """The batches as tables of ROW_GROUP rows each, so that their sizes leave no trace."""
+    import pyarrow as pa
+
+    held: list[pa.Table] = []
+    rows = 0
+    for batch in batches:
+        held.append(pa.table(batch.columns, names=fields.names).cast(fields))
+        rows += batch.num_rows
+        if rows >= ROW_GROUP:
+            whole = pa.concat_tables(held).combine_chunks()
+            while whole.num_rows >= ROW_GROUP:
+                yield whole.slice(0, ROW_GROUP)
+                whole = whole.slice(ROW_GROUP)
+            held, rows = [whole], whole.num_rows
+    if rows:
+        yield pa.concat_tables(held).combine_chunks()
+
+
+def _freeze(out: Path, fingerprint: str, hashes: Mapping[str, str]) -> None:
+    """Notes the experiment sets' hashes, or holds them against those noted before.
+
+    Raises StageError when sets of the same parameters and inputs came out differently: figures of
+    experiments on them could not be compared.
+    """
+    path = out / "experiments" / "frozen.json"
+    try:
+        noted = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError, UnicodeError):
+        noted = {}
+    if noted.get("fingerprint") == fingerprint:
+        for name, digest in hashes.items():
+            if noted["sets"].get(name) != digest:
+                raise StageError(
+                    f"{out / 'experiments' / name}.parquet: came out differently than before, from"
+                    f" the same lake and parameters; if that is meant, remove {path}"
+                )
+    write_json(path, {"fingerprint": fingerprint, "sets": dict(hashes)})
+
+
+def _figures(
+    runner: engines.SqlEngine,
+    parameters: DatasetParameters,
+    sets: list[Set],
+    known: taxonomy.Taxonomy,
+    production: Production | None,
+) -> dict[str, Any]:
+    total, labelled, lost, silent = runner.rows(
+        "SELECT COUNT(*), COUNT(label), COUNT(lost_label), COUNT(*) - COUNT(text_id) FROM offers"
+    )[0]
+    torn, settled = runner.rows("SELECT COUNT(*), COUNT(label) FROM contested")[0]
+    counted: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    for pool, stratum, offers in runner.rows("SELECT pool, stratum, offers FROM available"):
+        counted["available"][str(pool)][str(stratum)] = _int(offers)
+    for name, stratum, offers in runner.rows(
+        "SELECT name, stratum, COUNT(*) FROM chosen GROUP BY name, stratum"
+    ):
+        counted["drawn"][str(name)][str(stratum)] = _int(offers)
+    before = _counts(runner, BY_LABEL)
+    gone = _counts(
+        runner,
+        "SELECT lost_label, COUNT(*) FROM offers WHERE lost_label IS NOT NULL GROUP BY lost_label",
+    )
+    produced = _counts(runner, "SELECT label, offers FROM production")
+    lost_mass = sum(production.lost.values()) if production else 0
+    train = counted["available"]["train"]
+    if not train:
+        raise StageError("no labelled offer is left to train on: are the labels of this taxonomy?")
+    return {
+        "lake": {
+            "offers": total,
+            "labelled": labelled,
+            "labels_lost": lost,
+            "without_text": silent,
+            "contested_texts": torn,
+            "contested_texts_settled": settled,
+            "different_texts": sum(sum(by.values()) for by in counted["available"].values()),
+        },
+        "labels": len(before),
+        "lost_labels": gone,
+        "lake_by_category": before,
+        "production_by_category": produced,
+        "production_lost": dict(production.lost) if production else {},
+        "available": counted["available"],
+        "drawn": counted["drawn"],
+        "sets": {
+            each.name: {
+                "wanted": each.offers,
+                "drawn": sum(counted["drawn"][each.name].values()),
+                "rule": each.rule,
+                "least": each.least,
+                "most": each.most,
+            }
+            for each in sets
+        },
+        "test": weighting(counted["drawn"]["test"], produced, lost_mass),
+        "needs_labels": [
+            {"category": label, "training_offers": train.get(label, 0), "wanted": parameters.floor}
+            for label in taxonomy.label_ids(known)
+            if train.get(label, 0) < parameters.floor
+        ],
+    }
+
+
+def weighting(drawn: Mapping[str, int], produced: Mapping[str, int], lost: int) -> dict[str, float]:
+    """What the weights of a set like production cost: by category, what was drawn and produced.
+
+    The effective sample size is Kish's, (sum w)^2 / sum w^2: so many unweighted offers would tell
+    as much (L. Kish, Survey Sampling, 1965, 11.7). The uncovered mass is the part of production in
+    categories of which the set has no offer, `lost` offers of no category included.
+    """
+    everything = sum(produced.values()) + lost
+    covered = sum(count for label, count in produced.items() if drawn.get(label))
+    # With weights of sum 1 a category's are share / drawn each, and their squares' sum this.
+    squares = math.fsum(
+        (produced.get(label, 0) / covered) ** 2 / offers
+        for label, offers in drawn.items()
+        if covered
+    )
+    return {
+        "offers": sum(drawn.values()),
+        "effective_sample_size": 1 / squares if squares else 0.0,
+        "uncovered_mass": 1 - covered / everything if everything else 1.0,
+        "uncovered_categories": sum(
+            1 for label, count in produced.items() if count and not drawn.get(label)
+        ),
+    }
+
+
+def _summary(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "lake_offers": figures["lake"]["offers"],
+        **{f"{name}_offers": each["drawn"] for name, each in figures["sets"].items()},
+        "test_effective_sample_size": round(figures["test"]["effective_sample_size"], 1),
+        "test_uncovered_mass": round(figures["test"]["uncovered_mass"], 6),
+        "categories_that_need_labels": len(figures["needs_labels"]),
+    }
+
+
+def _check(production: Production, sets: list[Set]) -> None:
+    total = sum(production.counts.values())
+    if total <= 0:
+        raise StageError("production: no offers of any category of this taxonomy are counted")
+    if total * max(each.offers for each in sets) >= MOST_COUNTED:
+        raise StageError(f"production: {total} offers are too many to count with")
+
+
+def _hash(production: Production | None) -> str:
+    encoded = msgspec.json.encode(production and [production.counts, production.lost])
+    return hashlib.sha256(encoded).hexdigest()
+
+
+def _counts(runner: engines.SqlEngine, select: str) -> dict[str, int]:
+    return {str(name): _int(count) for name, count in runner.rows(select)}
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,117 @@
+"""DuckDB: the sampling plan on one machine, out of core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import duckdb
+import fsspec  # type: ignore[import-untyped, unused-ignore]
+
+from training.lake import Lake
+from training.sampling import COLUMNS, Dialect
+from training.stage import StageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH: Final = 16_384
+
+# A line of JSON that is longer is no offer.
+LINE_BYTES: Final = 8 * 1024 * 1024
+
+
+class DuckEngine:
+    """One database file in `parts`, in which every finished table survives a kill."""
+
+    dialect: Dialect = "duckdb"
+
+    def __init__(self, lake: Lake, parts: Path, memory: str, threads: int) -> None:
+        path = parts / "sampling.duckdb"
+        try:
+            self._connection = _open(path)
+            self._connection.execute(f"SET memory_limit = '{memory}'")
+        except duckdb.Error as error:
+            raise StageError(f"{path}: {_one_line(error)}") from error
+        self._connection.execute(f"SET threads = {threads}")
+        self._connection.execute("SET preserve_insertion_order = false")
+        self._connection.execute("SET enable_progress_bar = false")
+        if lake.protocol != "file":
+            self._connection.register_filesystem(fsspec.filesystem(lake.protocol))
+        try:
+            self._open_lake(lake)
+        except duckdb.Error as error:
+            raise StageError(f"{lake.where}: {_one_line(error)}") from error
+
+    def _open_lake(self, lake: Lake) -> None:
+        files = ", ".join(_quoted(name) for name in lake.files)
+        if lake.format == "parquet":
+            source = f"read_parquet([{files}], union_by_name = true)"
+            there = {
+                str(row[0])
+                for row in self._connection.execute(f"DESCRIBE FROM {source}").fetchall()
+            }
+        else:
+            columns = ", ".join(f"{name}: 'VARCHAR'" for name in COLUMNS)
+            source = (
+                f"read_json([{files}], format = 'newline_delimited', columns = {{{columns}}},"
+                f" maximum_object_size = {LINE_BYTES})"
+            )
+            there = set(COLUMNS)
+        if "offer_id" not in there:
+            raise StageError(f"{lake.where}: has no column offer_id")
+        select = ", ".join(
+            f"CAST({name if name in there else 'NULL'} AS VARCHAR) AS {name}" for name in COLUMNS
+        )
+        self._connection.execute(
+            f"CREATE OR REPLACE TEMP VIEW lake AS SELECT {select} FROM {source}"  # noqa: S608
+        )
+
+    def has(self, table: str) -> bool:
+        return bool(self.rows(f"SELECT 1 FROM duckdb_tables() WHERE table_name = '{table}'"))  # noqa: S608
+
+    def put(self, table: str, rows: pa.Table) -> None:
+        self._connection.register("given", rows)
+        self._connection.execute(f"CREATE OR REPLACE TABLE {table} AS SELECT * FROM given")  # noqa: S608
+        self._connection.unregister("given")
+
+    def make(self, table: str, select: str) -> None:
+        try:
+            self._connection.execute(f"CREATE OR REPLACE TABLE {table} AS {select}")
+        except duckdb.Error as error:
+            raise StageError(f"sampling, {table}: {_one_line(error)}") from error
+
+    def rows(self, select: str) -> list[tuple[object, ...]]:
+        try:
+            return self._connection.execute(select).fetchall()
+        except duckdb.Error as error:
+            raise StageError(f"sampling: {_one_line(error)}") from error
+
+    def batches(self, select: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._connection.sql(select).to_arrow_reader(BATCH)
+        except duckdb.Error as error:
+            raise StageError(f"sampling: {_one_line(error)}") from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _open(path: Path) -> duckdb.DuckDBPyConnection:
+    try:
+        return duckdb.connect(path)
+    except duckdb.IOException as error:
+        if "lock" in str(error).lower():
+            raise StageError(f"{path}: another run is at work there") from None
+        # Torn by whatever ended the run before this one; nothing in it cannot be made again.
+        path.unlink(missing_ok=True)
+        return duckdb.connect(path)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

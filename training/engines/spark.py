@@ -1,0 +1,143 @@
+"""Spark: the sampling plan for a lake that outgrows one machine."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.lake import Lake
+from training.sampling import COLUMNS, Dialect
+from training.stage import StageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH = 16_384
+
+
+class SparkEngine:
+    """One directory of Parquet files a table, in `parts`; a table is there when it is whole.
+
+    Takes the Spark session that is there, as `spark-submit` makes one, or starts one here with
+    `threads` cores and `memory`.
+    """
+
+    dialect: Dialect = "spark"
+
+    def __init__(self, lake: Lake, parts: Path, memory: str, threads: int) -> None:
+        try:
+            sql = importlib.import_module("pyspark.sql")
+        except ModuleNotFoundError as error:
+            raise StageError(
+                f"Spark needs {error.name}: pip install 'offer-classifier[spark]'"
+            ) from None
+        self._errors: type[Exception] = importlib.import_module("pyspark.errors").PySparkException
+        self._parts = parts
+        builder = (
+            sql.SparkSession.builder.appName("offer-classifier")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+        )
+        if sql.SparkSession.getActiveSession() is None:
+            builder = (
+                builder.master(f"local[{threads}]")
+                .config("spark.driver.memory", memory.upper().removesuffix("B"))
+                .config("spark.driver.bindAddress", "127.0.0.1")
+                .config("spark.driver.host", "127.0.0.1")
+                .config("spark.sql.shuffle.partitions", str(4 * threads))
+            )
+        try:
+            self._session: Any = builder.getOrCreate()
+            self._open_lake(lake)
+            for table in sorted(parts.glob("*.spark")):
+                if (table / "_SUCCESS").exists():
+                    self._show(table.stem)
+        except (self._errors, RuntimeError, OSError) as error:
+            raise StageError(f"{lake.where}: {_first_line(error)}") from error
+
+    def _open_lake(self, lake: Lake) -> None:
+        functions = importlib.import_module("pyspark.sql.functions")
+        reader = self._session.read
+        if lake.format == "parquet":
+            frame = reader.option("mergeSchema", "true").parquet(*lake.files)
+        else:
+            fields = ", ".join(f"{name} STRING" for name in COLUMNS)
+            frame = reader.schema(fields).option("mode", "FAILFAST").json(list(lake.files))
+        if "offer_id" not in frame.columns:
+            raise StageError(f"{lake.where}: has no column offer_id")
+        frame.select(
+            [
+                (functions.col(name) if name in frame.columns else functions.lit(None))
+                .cast("string")
+                .alias(name)
+                for name in COLUMNS
+            ]
+        ).createOrReplaceTempView("lake")
+
+    def _show(self, table: str) -> None:
+        self._session.read.parquet(str(self._parts / f"{table}.spark")).createOrReplaceTempView(
+            table
+        )
+
+    def has(self, table: str) -> bool:
+        return (self._parts / f"{table}.spark" / "_SUCCESS").exists()
+
+    def put(self, table: str, rows: pa.Table) -> None:
+        import pyarrow.parquet as pq
+
+        place = self._parts / f"{table}.spark"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        pq.write_table(rows, place / "rows.parquet")
+        (place / "_SUCCESS").touch()
+        self._show(table)
+
+    def make(self, table: str, select: str) -> None:
+        place = self._parts / f"{table}.spark"
+        try:
+            self._session.sql(select).write.mode("overwrite").parquet(str(place))
+            self._show(table)
+        except self._errors as error:
+            raise StageError(f"sampling, {table}: {_first_line(error)}") from error
+
+    def rows(self, select: str) -> list[tuple[object, ...]]:
+        try:
+            return [tuple(row) for row in self._session.sql(select).collect()]
+        except self._errors as error:
+            raise StageError(f"sampling: {_first_line(error)}") from error
+
+    def batches(self, select: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+
+        try:
+            rows: list[Any] = []
+            # A partition at a time, so that the driver need not hold the set.
+            for row in self._session.sql(select).toLocalIterator():
+                rows.append(row)
+                if len(rows) == BATCH:
+                    yield _batch(rows, columns)
+                    rows = []
+            if rows:
+                yield _batch(rows, columns)
+        except self._errors as error:
+            raise StageError(f"sampling: {_first_line(error)}") from error
+
+    def close(self) -> None:
+        for table in ("lake",):
+            self._session.catalog.dropTempView(table)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _batch(rows: list[Any], columns: Sequence[str]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays(
+        [pa.array([row[i] for row in rows]) for i in range(len(columns))], names=list(columns)
+    )

@@ -1,0 +1,65 @@
+"""Production: how many offers of each category the service sees.
+
+From a file, or counted in MongoDB over the classifications that the service wrote. Those are a
+model's answers, so a category that the model mistakes for another has the other's share: an
+estimate, as good as the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from training.stage import StageError
+from training.taxonomy import Taxonomy, TaxonomyError, remap_from
+
+
+@dataclass(frozen=True)
+class Production:
+    """Offers a category, by the labels of one edition of the taxonomy."""
+
+    counts: dict[str, int]  # label -> offers, sorted; only labels of the edition
+    lost: dict[str, int]  # category ids that have no label there, with their offers
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    counts: dict[str, int]
+    taxonomy: str | None = None  # the edition that the counts are of; None: the one in use
+
+
+def read(path: Path, taxonomy: Taxonomy) -> Production:
+    """The counts of a file: {"taxonomy": version, "counts": {category id: offers}}.
+
+    Raises StageError.
+    """
+    try:
+        file = msgspec.json.decode(path.read_bytes(), type=_File)
+    except OSError as error:
+        raise StageError(f"{path}: cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise StageError(f"{path}: holds no counts: {error}") from error
+    if wrong := sorted(label for label, count in file.counts.items() if count < 0):
+        raise StageError(f"{path}: category {wrong[0]!r} has {file.counts[wrong[0]]} offers")
+    try:
+        return remapped({(file.taxonomy or taxonomy.version): file.counts}, taxonomy)
+    except TaxonomyError as error:
+        raise StageError(f"{path}: {error}") from None
+
+
+def remapped(counts: dict[str, dict[str, int]], taxonomy: Taxonomy) -> Production:
+    """Counts by edition and category, as counts by the labels of one edition.
+
+    A split category's offers are lost where only subcategories say where they went: a
+    classification has none. Raises TaxonomyError when an edition is none of the taxonomy's.
+    """
+    now: dict[str, int] = {}
+    lost: dict[str, int] = {}
+    for version, by_category in counts.items():
+        remap = remap_from(taxonomy, version)
+        for category, count in by_category.items():
+            label = remap(category)
+            into, key = (lost, category) if label is None else (now, label)
+            into[key] = into.get(key, 0) + count
+    return Production(dict(sorted(now.items())), dict(sorted(lost.items())))

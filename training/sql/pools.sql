@@ -1,0 +1,31 @@
+-- One offer of each text, in the pool that it may be drawn from.
+--
+-- A labelled offer goes before one without a label, and one of a known product before others. The
+-- pools are the three sides of the labelled offers, and "transfer": the offers without a label, but
+-- for those whose product or text lies on another side than training's.
+WITH candidates AS (
+  SELECT o.*
+  FROM offers AS o LEFT JOIN contested AS c ON c.text_id = o.text_id
+  WHERE o.text_id IS NOT NULL
+    AND (o.label IS NULL OR c.text_id IS NULL OR c.label = o.label)
+),
+placed AS (
+  SELECT
+    *,
+    ROW_NUMBER() OVER (
+      PARTITION BY text_id
+      ORDER BY CASE WHEN label IS NULL THEN 1 ELSE 0 END, alone, draw, row_id
+    ) AS place
+  FROM candidates
+)
+SELECT
+  row_id,
+  draw,
+  CASE WHEN label IS NULL THEN 'transfer' ELSE side END AS pool,
+  CASE WHEN label IS NULL THEN language ELSE label END AS stratum,
+  language,
+  outer_lot,
+  middle_lot,
+  inner_lot
+FROM placed
+WHERE place = 1 AND (label IS NOT NULL OR side = 'train')

@@ -412,7 +412,8 @@ class _Draft:
                 " give its children another parent"
             )
         now = {category.id for category in active} - inner.keys()
-        for category_id in sorted((now & self.inner) - self.filled):
+        before = self.inner | self.routes.keys()
+        for category_id in sorted((now & before) - self.filled - ways.keys()):
             raise TaxonomyError(
                 f"{category_id!r} would be left without children, and offers be put into it: retire"
                 " it, or merge one of its children into it"

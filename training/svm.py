@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
+from classifier.tensors import map_tensors
 from classifier.whole_file import appearing
 
 LABELS_A_PART = 16
@@ -73,8 +74,8 @@ class Part:
 
     answers: NDArray[np.float64]  # (asked, labels), decision values
     intercept: NDArray[np.float64]  # (labels,)
-    passes: NDArray[np.int64]  # (labels,) over the texts
-    weights: NDArray[np.float32] | None  # (labels, features)
+    passes: NDArray[np.int32]  # (labels,) over the texts
+    weights: NDArray[np.float32]  # (labels, features); no labels when they were not to be kept
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,10 @@ class Svm:
     def answers(self) -> NDArray[np.float64]:
         """Decision values (asked, labels)."""
         return np.hstack([read(file).answers for file in self.files])
+
+    def most_passes(self) -> int:
+        """How many passes over the texts the hardest label took."""
+        return max(int(read(file).passes.max()) for file in self.files)
 
 
 def fit(
@@ -134,9 +139,8 @@ def fit(
 
 
 def read(file: Path) -> Part:
-    """One part of an SVM."""
-    arrays = load_file(file)
-    return Part(arrays["answers"], arrays["intercept"], arrays["passes"], arrays.get("weights"))
+    """One part of an SVM, mapped into memory."""
+    return Part(**map_tensors(file))
 
 
 _problem: Problem | None = None
@@ -167,10 +171,9 @@ def _fit_part(start: int, cost: float, seed: int, keep_weights: bool, file: Path
     arrays: dict[str, NDArray[Any]] = {
         "answers": np.empty((problem.asked.shape[0], len(labels))),
         "intercept": np.empty(len(labels)),
-        "passes": np.zeros(len(labels), dtype=np.int64),
+        "passes": np.zeros(len(labels), dtype=np.int32),
+        "weights": np.zeros((len(labels) if keep_weights else 0, features), dtype=np.float32),
     }
-    if keep_weights:
-        arrays["weights"] = np.zeros((len(labels), features), dtype=np.float32)
     with config_context(assume_finite=True):
         for at, label in enumerate(labels):
             own = problem.labels == label

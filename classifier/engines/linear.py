@@ -2,15 +2,14 @@
 
 model.safetensors of the artefact:
 
-    weights       (n-grams, labels) float32
-    intercept     (labels,) float32
     idf.words     (n-grams of words,) float64, inverse document frequencies
     idf.letters   (n-grams of letters,) float64
+    weights       (n-grams, labels) float32
+    intercept     (labels,) float32
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,7 @@ from classifier.engines import EngineError
 from classifier.ngrams import VOCABULARY, read_vocabulary
 
 try:
-    import msgspec
-    from safetensors import SafetensorError, safe_open
-
+    from classifier.tensors import TensorError, map_tensors
     from classifier.tfidf import weigh
 except ImportError as error:
     raise EngineError(
@@ -31,8 +28,6 @@ except ImportError as error:
     ) from error
 
 MODEL_FILE = "model.safetensors"
-
-_TYPES: dict[str, type[np.float32 | np.float64]] = {"F32": np.float32, "F64": np.float64}
 
 
 class LinearEngine:
@@ -46,16 +41,16 @@ class LinearEngine:
         self.precision = artifact.manifest.precision
         self._labels = len(artifact.labels)
         file = artifact.path / MODEL_FILE
-        tensors = map_tensors(file)
         try:
+            tensors = map_tensors(file)
             sizes = read_vocabulary(artifact.path / VOCABULARY).sizes
-        except ArtifactError as error:
+        except (ArtifactError, TensorError) as error:
             raise EngineError(str(error)) from error
         shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-            "weights": ((sum(sizes), self._labels), np.float32),
-            "intercept": ((self._labels,), np.float32),
             "idf.words": ((sizes[0],), np.float64),
             "idf.letters": ((sizes[1],), np.float64),
+            "weights": ((sum(sizes), self._labels), np.float32),
+            "intercept": ((self._labels,), np.float32),
         }
         for name, (shape, dtype) in shapes.items():
             found = tensors.get(name)
@@ -83,30 +78,3 @@ class LinearEngine:
     def close(self) -> None:
         """See Engine."""
         del self._weights
-
-
-def map_tensors(file: Path) -> dict[str, NDArray[Any]]:
-    """The tensors of a safetensors file by name, mapped into memory. Raises EngineError."""
-    try:
-        # It checks that names, types, shapes and offsets fit each other and the file.
-        with safe_open(file, framework="numpy"):
-            pass
-        with file.open("rb") as opened:
-            size = int.from_bytes(opened.read(8), "little")
-            header = msgspec.json.decode(opened.read(size))
-    except SafetensorError as error:
-        raise EngineError(f"{file}: is no safetensors file: {error}") from error
-    except OSError as error:
-        raise EngineError(f"{file}: cannot be read: {error.strerror or error}") from error
-    tensors: dict[str, NDArray[Any]] = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        if entry["dtype"] not in _TYPES:
-            raise EngineError(f"{file}: {name} is of type {entry['dtype']}, unknown here")
-        start, shape, dtype = entry["data_offsets"][0], tuple(entry["shape"]), entry["dtype"]
-        if 0 in shape:
-            tensors[name] = np.empty(shape, _TYPES[dtype])
-        else:
-            tensors[name] = np.memmap(file, _TYPES[dtype], "r", 8 + size + start, shape)
-    return tensors

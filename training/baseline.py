@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
-from safetensors.numpy import save
+from numpy.typing import DTypeLike, NDArray
 from scipy.sparse import csr_array, hstack  # type: ignore[import-untyped]
 
 from classifier import artifact, cpu
@@ -23,11 +22,14 @@ from classifier.engines.linear import MODEL_FILE
 from classifier.model import Model
 from classifier.ngrams import VOCABULARY, Span, most_ngrams
 from classifier.progress import bar
+from classifier.tensors import head
 from training import calibration, ngrams, svm
 from training.examples import DataError, Examples, examples, limit, read_labelled
 from training.ngrams import Chosen
 from training.parameters import BaselineParameters
 from training.stage import Record, Stage, StageError, hash_inputs
+from training.taxonomy import labels as labels_of
+from training.taxonomy import load
 
 VERSION = 1
 
@@ -38,6 +40,9 @@ probabilities of them; that of logits would leave no answer certain."""
 GOLDEN_TEXTS = 96
 GOLDEN_LOGITS = 5
 """A golden answer keeps so many of the highest logits: enough to tell models apart, few to store"""
+
+_BLOCK = 8_192
+"""N-grams whose weights are written at once."""
 
 PACKAGES = ("numpy", "safetensors", "scikit-learn", "scipy")
 
@@ -217,11 +222,16 @@ def _described(taxonomy: Path | None, label_ids: list[str]) -> tuple[tuple[Label
     """The labels with what the taxonomy says of them, and its version."""
     if taxonomy is None:
         # The set of labels stands for a taxonomy that nobody named.
-        content = msgspec.json.encode(label_ids)
-        import hashlib
-
-        return tuple(map(Label, label_ids)), f"labels-{hashlib.sha256(content).hexdigest()[:12]}"
-    raise StageError("no taxonomy yet")
+        labels = tuple(map(Label, label_ids))
+        return labels, f"labels-{artifact.labels_hash(labels)[:12]}"
+    edition = load(taxonomy)
+    known = {label.id: label for label in labels_of(edition)}
+    if unknown := [label_id for label_id in label_ids if label_id not in known]:
+        raise StageError(
+            f"{len(unknown)} labels of the training offers are no labels of {taxonomy}"
+            f" (version {edition.version}), {unknown[0]!r} for one: sample them anew"
+        )
+    return tuple(known[label_id] for label_id in label_ids), edition.version
 
 
 def _calibrate(
@@ -267,7 +277,7 @@ def _publish(
         artifact.write_labels(staging / "labels.json", sets.labels)
         artifact.write_golden(staging / "golden.jsonl", golden(texts, fitted.answers(), label_ids))
         (staging / VOCABULARY).write_bytes(msgspec.json.encode(chosen.vocabulary))
-        passes = _write_model(staging / MODEL_FILE, fitted, chosen)
+        _write_model(staging / MODEL_FILE, fitted, chosen)
         report = {
             "rows": {"training": len(sets.training.texts), "fitted": len(given.texts)},
             "labels": len(label_ids),
@@ -275,7 +285,7 @@ def _publish(
             "cost": cost,
             "tuning": tuning,
             "validation": calibrated.figures,
-            "most_passes": passes,
+            "most_passes": fitted.most_passes(),
         }
         encoded = msgspec.json.format(msgspec.json.encode(report), indent=1)
         (staging / "report.json").write_bytes(encoded + b"\n")
@@ -313,19 +323,24 @@ def _joined(first: Examples, second: Examples) -> Examples:
     )
 
 
-def _write_model(file: Path, fitted: svm.Svm, chosen: Chosen) -> int:
-    """model.safetensors of the parts; gives the most passes that a label took."""
+def _write_model(file: Path, fitted: svm.Svm, chosen: Chosen) -> None:
+    """model.safetensors, block by block: parts and model may each be larger than the memory."""
     parts = [svm.read(part) for part in fitted.files]
     words = chosen.vocabulary.sizes[0]
-    weights = np.vstack([part.weights for part in parts if part.weights is not None])
-    arrays: dict[str, NDArray[Any]] = {
-        "weights": np.ascontiguousarray(weights.T),
-        "intercept": np.concatenate([part.intercept for part in parts]).astype(np.float32),
-        "idf.words": chosen.idf[:words],
-        "idf.letters": chosen.idf[words:],
+    intercept = np.concatenate([part.intercept for part in parts]).astype(np.float32)
+    tensors: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {
+        "idf.words": (np.float64, (words,)),
+        "idf.letters": (np.float64, (len(chosen.idf) - words,)),
+        "weights": (np.float32, (len(chosen.idf), len(intercept))),
+        "intercept": (np.float32, intercept.shape),
     }
-    file.write_bytes(save(arrays))
-    return max(int(part.passes.max()) for part in parts)
+    with file.open("xb") as opened:
+        opened.write(head(tensors))
+        opened.write(chosen.idf.tobytes())
+        for start in range(0, len(chosen.idf), _BLOCK):
+            block = [part.weights[:, start : start + _BLOCK] for part in parts]
+            opened.write(np.vstack(block).T.tobytes())
+        opened.write(intercept.tobytes())
 
 
 def golden_texts(validation: Examples) -> list[str]:

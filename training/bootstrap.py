@@ -2,19 +2,20 @@
 
 Offers of one product resemble each other, so whole clusters are drawn, with replacement, and not
 offers: Davison and Hinkley 1997, "Bootstrap Methods and their Application", section 3.8. The draws
-depend on the seed and the number of clusters alone: two models that are asked the same offers are
-compared on the same draws.
+depend on the seed and on which clusters the offers are of, and on nothing else: two models that are
+asked the same offers are compared on the same draws.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-import scipy.sparse as sp
+import scipy.sparse as sp  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -45,7 +46,8 @@ def resample(
         (np.ones(len(cluster)), (cluster, np.arange(len(cluster)))), shape=(count, len(cluster))
     )
     columns = sp.csr_array((grouping @ rows).T)
-    rng = np.random.default_rng([how.seed, count])
+    # Sets of offers beside each other, such as two languages, are drawn independently.
+    rng = np.random.default_rng([how.seed, zlib.crc32(found.tobytes())])
     results = []
     for start in range(0, how.resamples, _CHUNK):
         draws = min(_CHUNK, how.resamples - start)

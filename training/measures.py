@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +12,8 @@ from numpy.typing import NDArray
 from training.bootstrap import Bootstrap, Floats, interval, resample, wilson
 from training.figures import FIGURES, effective_size, figures, sums
 from training.predictions import Predictions
+
+_PLAIN_SHARES = frozenset({"accuracy", "top_3", "coverage"})
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -28,37 +33,64 @@ class Measured(msgspec.Struct, frozen=True):
     figures: dict[str, Estimate]  # see training.figures.FIGURES
 
 
-def measure(
-    given: Predictions, offers: NDArray[np.int64], weights: Floats, how: Bootstrap
-) -> Measured:
-    """The figures of some of the offers, at least one, each with the weight given for it."""
+@dataclass(frozen=True)
+class Drawn:
+    """The figures, and what they are in resamples of the offers."""
+
+    estimates: Floats  # (figures,)
+    resampled: Floats  # (resamples, figures)
+
+
+def draw(given: Predictions, offers: NDArray[np.int64], weights: Floats, how: Bootstrap) -> Drawn:
+    """The figures of some of the offers, at least one, each with the weight given for it.
+
+    Equal draws for any two models that were read together.
+    """
     summed = sums(given, offers, weights)
-    estimates = figures(summed.total(), summed.labels)
-    clusters = given.clusters[offers]
-    drawn = resample(summed.rows, clusters, lambda draws: figures(draws, summed.labels), how)
-    count = len(np.unique(clusters))
-    return Measured(
-        offers=len(offers),
-        clusters=count,
-        effective_offers=effective_size(weights) if weights.any() else 0.0,
-        figures={
-            name: _estimate(name, float(value), drawn[:, i], count, how.confidence)
-            for i, (name, value) in enumerate(zip(FIGURES, estimates.tolist(), strict=True))
-        },
+    return Drawn(
+        estimates=figures(summed.total(), summed.labels),
+        resampled=resample(
+            summed.rows, given.clusters[offers], lambda draws: figures(draws, summed.labels), how
+        ),
     )
 
 
-def _estimate(name: str, value: float, drawn: Floats, clusters: int, confidence: float) -> Estimate:
-    low, high = interval(value, drawn, confidence)
-    if name in _PLAIN_SHARES and value in {0.0, 1.0}:
-        # All draws agree, however few the offers are.
-        low, high = wilson(value, clusters, confidence)
-    return estimate(value, low, high)
+def measure(
+    given: Predictions, offers: NDArray[np.int64], weights: Floats, how: Bootstrap
+) -> Measured:
+    """As `draw`, with an interval in place of the resamples."""
+    return measured(given, offers, weights, draw(given, offers, weights, how), how)
 
 
-_PLAIN_SHARES = frozenset({"accuracy", "top_3", "coverage"})
+def measured(
+    given: Predictions, offers: NDArray[np.int64], weights: Floats, drawn: Drawn, how: Bootstrap
+) -> Measured:
+    """The figures that were drawn for these offers and weights."""
+    clusters = len(np.unique(given.clusters[offers]))
+    made = {}
+    for i, name in enumerate(FIGURES):
+        value = float(drawn.estimates[i])
+        low, high = interval(value, drawn.resampled[:, i], how.confidence)
+        if name in _PLAIN_SHARES and value in {0.0, 1.0}:
+            # All draws agree, however few the offers are.
+            low, high = wilson(value, clusters, how.confidence)
+        made[name] = estimate(value, low, high)
+    size = effective_size(weights) if weights.any() else 0.0
+    return Measured(len(offers), clusters, size, made)
 
 
-def estimate(value: float, low: float, high: float) -> Estimate:
+def mean(drawn: list[Drawn], how: Bootstrap) -> dict[str, Estimate]:
+    """The unweighted mean of each figure over sets of offers that have no cluster in common."""
+    estimates = np.mean([each.estimates for each in drawn], axis=0)
+    resampled = np.mean([each.resampled for each in drawn], axis=0)
+    return {
+        name: estimate(
+            float(estimates[i]), *interval(float(estimates[i]), resampled[:, i], how.confidence)
+        )
+        for i, name in enumerate(FIGURES)
+    }
+
+
+def estimate(value: float, low: float = math.nan, high: float = math.nan) -> Estimate:
     """An estimate, with NaN as None."""
-    return Estimate(*(None if np.isnan(each) else each for each in (value, low, high)))
+    return Estimate(*(None if math.isnan(each) else each for each in (value, low, high)))

@@ -101,15 +101,19 @@ class Predictions:
         return digest.hexdigest()
 
 
-def read(files: Mapping[str, Path]) -> dict[str, Predictions]:
+def read(
+    files: Mapping[str, Path], successors: Mapping[str, str] | None = None
+) -> dict[str, Predictions]:
     """Read classified files of the same offers, by a name for each.
 
-    The truth, and all else that belongs to the offers, is the first file's.
+    The truth, and all else that belongs to the offers, is the first file's. An answer that has
+    become another category since, in `successors`, counts as that one.
 
     Raises StageError: a file cannot be read, a row has no label or no offer id, an offer stands
     twice or has both no answer and no error, a file holds the answers of several models, or the
     files are not of the same offers with the same labels.
     """
+    became = successors or {}
     read_rows = {name: _rows(path) for name, path in files.items()}
     first = next(iter(files))
     for name, path in files.items():
@@ -118,10 +122,10 @@ def read(files: Mapping[str, Path]) -> dict[str, Predictions]:
     for rows in read_rows.values():
         for row in rows:
             categories.add(row.label or "")
-            categories.update(_ranked(row))
+            categories.update(_ranked(row, became))
     category_ids = sorted(categories)
     return {
-        name: _predictions(files[name], rows, read_rows[first], category_ids)
+        name: _predictions(files[name], rows, read_rows[first], category_ids, became)
         for name, rows in read_rows.items()
     }
 
@@ -224,19 +228,24 @@ def _same_offers(path: Path, rows: list[_Row], other_path: Path, others: list[_R
             )
 
 
-def _ranked(row: _Row) -> list[str]:
+def _ranked(row: _Row, became: Mapping[str, str]) -> list[str]:
     if row.category_id is None:
         return []
-    return [row.category_id, *(each.category_id for each in row.alternatives or ())][:TOP]
+    ranked = [row.category_id, *(each.category_id for each in row.alternatives or ())][:TOP]
+    return [became.get(category_id, category_id) for category_id in ranked]
 
 
 def _predictions(
-    path: Path, rows: list[_Row], offers: list[_Row], category_ids: list[str]
+    path: Path,
+    rows: list[_Row],
+    offers: list[_Row],
+    category_ids: list[str],
+    became: Mapping[str, str],
 ) -> Predictions:
     index = {category_id: i for i, category_id in enumerate(category_ids)}
     ranked = np.full((len(rows), TOP), NONE, dtype=np.int64)
     for i, row in enumerate(rows):
-        for place, category_id in enumerate(_ranked(row)):
+        for place, category_id in enumerate(_ranked(row, became)):
             ranked[i, place] = index[category_id]
     weights = None
     if offers[0].weight is not None:

@@ -1,0 +1,8 @@
+SELECT
+  pool,
+  stratum,
+  COUNT(*) AS offers
+FROM pools
+GROUP BY
+  pool,
+  stratum

@@ -1,4 +1,4 @@
-"""Changes of the taxonomy: what the content team writes, and what follows from it.
+"""Changes of the taxonomy: what the content team writes, applied.
 
 A change set is a YAML or JSON file made for one edition:
 
@@ -20,14 +20,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any
 
 import msgspec
 import yaml
 
+from training.consequences import Offers, Production, Report, consequences, lines
+from training.production import read as read_production
 from training.stage import write_json
 from training.taxonomy import (
     Category,
@@ -44,10 +47,6 @@ from training.taxonomy import (
     load,
     save,
 )
-
-HEAD_SHARE: Final = 0.1
-"""Up to this share of new or divided labels a new head on the old encoder is worth a try before
-all is trained again: the encoder has seen nine of ten labels. The evaluation decides."""
 
 
 class _Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="change"):
@@ -102,70 +101,6 @@ class ChangeSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     changes: tuple[Change, ...]
 
 
-class Lost(msgspec.Struct, frozen=True):
-    """A label whose offers, or the rest of them, have no label any more."""
-
-    category: str
-    kept: dict[str, str]  # subcategories that have one -> the label
-    offers: int | None  # labelled offers that need a label; None where they were not counted
-
-
-class Fresh(msgspec.Struct, frozen=True):
-    """A label that the edition before did not have."""
-
-    category: str
-    follows: tuple[str, ...]  # labels whose offers came into it; none: it has no example yet
-    offers: int | None  # labelled offers that came with them
-
-
-class Unseen(msgspec.Struct, frozen=True):
-    """A subcategory of a split that no labelled offer has: misspelt, or not sold yet."""
-
-    category: str
-    subcategory: str
-
-
-class Stale(msgspec.Struct, frozen=True):
-    """A label whose stored classifications are not what the new edition would give.
-
-    `rename`: all of them become `to`, without a model. `classify`: by the new model. `check`: right
-    until the new label `to`, which no old label leads to, draws some of them away; by the new model
-    when there is time.
-    """
-
-    category: str
-    how: Literal["rename", "classify", "check"]
-    to: str | None
-    offers: int | None  # in production
-
-
-class Retraining(msgspec.Struct, frozen=True):
-    """What the model needs.
-
-    `none`: the labels are the same. `outputs`: whole labels were merged or retired; the old model's
-    probabilities add up, or are left out, until the next training. `head`: few labels are new or
-    divided. `all`: many are.
-    """
-
-    needs: Literal["none", "outputs", "head", "all"]
-    added: tuple[str, ...]
-    gone: tuple[str, ...]
-    changed: tuple[str, ...]  # in both editions, with other offers
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What a change set asks for."""
-
-    base: str
-    version: str
-    labels: int
-    label_lost: tuple[Lost, ...]
-    added: tuple[Fresh, ...]
-    unseen: tuple[Unseen, ...]
-    retrain: Retraining
-    reclassify: tuple[Stale, ...]
-
-
 @dataclass(frozen=True)
 class Applied:
     """What applying a change set gives."""
@@ -173,10 +108,6 @@ class Applied:
     taxonomy: Taxonomy  # the next edition
     remap: Remap  # from the edition before
     report: Report
-
-
-Offers = Mapping[tuple[str, str | None], int]  # (label, subcategory) -> labelled offers
-Production = Mapping[str, int]  # category -> stored classifications
 
 
 def load_changes(path: Path) -> ChangeSet:
@@ -222,7 +153,9 @@ def apply(
             kind = type(change).__name__.lower()
             raise TaxonomyError(f"change {number} ({kind} {change.id!r}): {error}") from None
     after, remap = draft.finish()
-    return Applied(after, remap, _report(taxonomy, after, remap, draft.told, offers, production))
+    return Applied(
+        after, remap, consequences(taxonomy, after, remap, draft.told, offers, production)
+    )
 
 
 def apply_files(
@@ -230,21 +163,28 @@ def apply_files(
     changes: Path,
     out: Path,
     say: Callable[[str], None],
-    offers: Offers | None = None,
-    production: Production | None = None,
+    lake: str | None = None,
+    production: Path | None = None,
 ) -> Applied:
     """Applies a change set's file to a taxonomy's, and writes the next edition to `out`.
 
     `out` may be the taxonomy's own file. Beside it stands the report, for out.json as
-    out.report.json; what it says for people goes to `say`, a line at a time. Raises TaxonomyError,
-    FileError.
+    out.report.json; what it says for people goes to `say`, a line at a time. It counts the offers
+    of `lake` (labelled by the edition that is changed) and of `production` (a file of counts)
+    where these are given. Raises StageError, FileError.
     """
     before = load(taxonomy)
     loaded = load_changes(changes)
     try:
-        applied = apply(before, loaded, offers, production)
+        apply(before, loaded)  # what is refused is refused before a lake is read
+        offers = None if lake is None else labelled_offers(lake)
+        stored = None if production is None else read_production(production, before).counts
+        applied = apply(before, loaded, offers, stored)
     except TaxonomyError as error:
         raise TaxonomyError(f"{changes}: {error}") from None
+    known = set(label_ids(before))
+    if other := sum(count for (label, _), count in (offers or {}).items() if label not in known):
+        say(f"{lake}: offers with labels that edition {before.version} has not: {other:,}")
     # The edition comes last: where it is, its report is, too.
     write_json(out.with_suffix(".report.json"), applied.report)
     save(applied.taxonomy, out)
@@ -253,72 +193,24 @@ def apply_files(
     return applied
 
 
-def lines(report: Report) -> Iterator[str]:
-    """A report as people read it."""
-    retrain = report.retrain
-    yield (
-        f"edition {report.base} -> {report.version}: {report.labels:,} labels,"
-        f" {len(retrain.added)} new, {len(retrain.gone)} gone, {len(retrain.changed)} changed"
+def labelled_offers(lake: str) -> dict[tuple[str, str | None], int]:
+    """The labelled offers of a lake by label and subcategory. Raises StageError."""
+    from classifier import cpu
+    from training import engines
+    from training.lake import open_lake
+
+    with tempfile.TemporaryDirectory(prefix="taxonomy-") as folder:
+        engine = engines.start("duckdb", open_lake(lake), Path(folder), "1GB", cpu.quota())
+        try:
+            rows = engine.rows(
+                "SELECT label, subcategory, COUNT(*) FROM lake WHERE label IS NOT NULL"
+                " GROUP BY label, subcategory"
+            )
+        finally:
+            engine.close()
+    return msgspec.convert(
+        {(row[0], row[1]): row[2] for row in rows}, dict[tuple[str, str | None], int]
     )
-    yield from _lines("to label", [*_lost(report), *_fresh(report)])
-    yield f"to retrain: {_NEEDS[retrain.needs]}"
-    yield from _lines("to reclassify", _reclassify(report))
-
-
-_NEEDS: Final = {
-    "none": "nothing, the labels are the same; names and parents come with the next model",
-    "outputs": "at the next occasion; until then the old model's probabilities of merged labels"
-    " add up, and those of retired ones are left out",
-    "head": "a new head on the old encoder is worth a try; the evaluation decides",
-    "all": f"all of it: more than {HEAD_SHARE:.0%} of the labels are new or divided",
-}
-
-
-def _lines(what: str, items: Sequence[str]) -> Iterator[str]:
-    yield f"{what}:" if items else f"{what}: nothing"
-    yield from (f"  {item}" for item in items)
-
-
-def _lost(report: Report) -> Iterator[str]:
-    for lost in report.label_lost:
-        offers = "offers" if lost.offers is None else f"{lost.offers:,} offers"
-        kept = ", ".join(f"{sub!r} to {label}" for sub, label in lost.kept.items())
-        yield f"{lost.category}: {offers} without a label" + (f"; it kept {kept}" if kept else "")
-    for unseen in report.unseen:
-        yield f"{unseen.category}: no offer has the subcategory {unseen.subcategory!r}: misspelt?"
-
-
-def _fresh(report: Report) -> Iterator[str]:
-    for fresh in report.added:
-        if not fresh.follows:
-            yield f"{fresh.category}: new, without an example"
-        elif fresh.offers == 0:
-            yield f"{fresh.category}: new, and no labelled offer came from {_some(fresh.follows)}"
-
-
-def _reclassify(report: Report) -> list[str]:
-    items = []
-    near: dict[str | None, list[Stale]] = {}
-    for stale in report.reclassify:
-        stored = "" if stale.offers is None else f" ({stale.offers:,} stored)"
-        match stale.how:
-            case "rename":
-                items.append(f"{stale.category}{stored}: all become {stale.to}, without a model")
-            case "classify":
-                items.append(f"{stale.category}{stored}: by the new model")
-            case "check":
-                near.setdefault(stale.to, []).append(stale)
-    for label, others in near.items():
-        counts = [stale.offers for stale in others if stale.offers is not None]
-        stored = f" ({sum(counts):,} stored)" if counts else ""
-        names = _some([stale.category for stale in others])
-        items.append(f"{names}{stored}: when there is time, {label} may draw some away")
-    return items
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 @dataclass
@@ -400,7 +292,7 @@ class _Draft:
         ways = {
             new: label
             for label, route in self.routes.items()
-            for new in (route.rest, *_told(route))
+            for new in (route.rest, *route.by_subcategory.values())
             if new is not None
         }
         active = [category for category in self.known.values() if category.active]
@@ -454,15 +346,20 @@ class _Draft:
         old = self._active(category_id)
         if children := self._children(category_id):
             raise TaxonomyError(
-                f"it has {len(children)} active children, such as {min(children)!r}: move, merge or"
-                " retire them before"
+                f"it has active children, such as {min(children)!r}: move, merge or retire them"
+                " before"
             )
         self._put(msgspec.structs.replace(old, status="retired", successor=successor))
 
     def _lead(self, category_id: str, route: Route) -> None:
         """What led to a category so far goes that way."""
         leading = self._leading(category_id)
-        ends = {end for old in leading.values() for end in (old.rest, *_told(old)) if end}
+        ends = {
+            end
+            for old in leading.values()
+            for end in (old.rest, *old.by_subcategory.values())
+            if end
+        }
         way = {end: Route(end) for end in ends} | {category_id: route}
         self.routes |= Remap("", "", leading).then(Remap("", "", way)).routes
 
@@ -471,122 +368,8 @@ class _Draft:
         return {
             label: route
             for label, route in self.routes.items()
-            if category_id in (route.rest, *_told(route))
+            if category_id in (route.rest, *route.by_subcategory.values())
         }
-
-
-def _told(route: Route) -> Iterable[str | None]:
-    return route.by_subcategory.values()
-
-
-def _report(
-    before: Taxonomy,
-    after: Taxonomy,
-    remap: Remap,
-    told: Sequence[tuple[str, str, list[str]]],
-    offers: Offers | None,
-    production: Production | None,
-) -> Report:
-    old, new = label_ids(before), label_ids(after)
-    added, gone = sorted(set(new) - set(old)), sorted(set(old) - set(new))
-    follows: dict[str, set[str]] = {label: set() for label in new}
-    for label, route in remap.routes.items():
-        for end in (route.rest, *_told(route)):
-            if end is not None:
-                follows[end].add(label)
-    lost_offers = dict.fromkeys(old, 0)
-    new_offers = dict.fromkeys(new, 0)
-    for (label, subcategory), count in (offers or {}).items():
-        if (end := remap(label, subcategory)) is not None:
-            new_offers[end] += count
-        elif label in lost_offers:
-            lost_offers[label] += count
-    divided = {label for label, route in remap.routes.items() if route.by_subcategory}
-    changed = sorted(
-        label
-        for label in set(old) & set(new)
-        if remap.routes[label] != Route(label) or follows[label] != {label}
-    )
-    return Report(
-        base=before.version,
-        version=after.version,
-        labels=len(new),
-        label_lost=tuple(
-            Lost(
-                label,
-                {sub: end for sub, end in sorted(route.by_subcategory.items()) if end is not None},
-                None if offers is None else lost_offers[label],
-            )
-            for label, route in sorted(remap.routes.items())
-            if route.rest is None
-        ),
-        added=tuple(
-            Fresh(
-                label,
-                tuple(sorted(follows[label])),
-                None if offers is None else new_offers[label],
-            )
-            for label in added
-        ),
-        unseen=tuple(
-            Unseen(category, subcategory)
-            for category, subcategory, sources in told
-            if offers is not None
-            and not any(offers.get((source, subcategory)) for source in sources)
-        ),
-        retrain=_retraining(added, gone, changed, follows, divided),
-        reclassify=tuple(_stale(before, after, remap, changed, follows, production)),
-    )
-
-
-def _retraining(
-    added: list[str],
-    gone: list[str],
-    changed: list[str],
-    follows: Mapping[str, set[str]],
-    divided: set[str],
-) -> Retraining:
-    # Labels that the old model's outputs say nothing about, or not enough.
-    untold = [label for label in follows if not follows[label] or follows[label] & divided]
-    needs: Literal["none", "outputs", "head", "all"]
-    if not (added or gone or changed):
-        needs = "none"
-    elif not untold:
-        needs = "outputs"
-    else:
-        needs = "head" if len(untold) <= HEAD_SHARE * len(follows) else "all"
-    return Retraining(needs, tuple(added), tuple(gone), tuple(changed))
-
-
-def _stale(
-    before: Taxonomy,
-    after: Taxonomy,
-    remap: Remap,
-    changed: Sequence[str],
-    follows: Mapping[str, set[str]],
-    production: Production | None,
-) -> Iterator[Stale]:
-    def stored(label: str) -> int | None:
-        return None if production is None else production.get(label, 0)
-
-    settled = set()
-    for label, route in sorted(remap.routes.items()):
-        if route.rest is None:
-            yield Stale(label, "classify", None, stored(label))
-        elif route.rest != label:
-            yield Stale(label, "rename", route.rest, stored(label))
-        else:
-            settled.add(label)
-    known = after.by_id()
-    beneath: dict[str | None, list[str]] = {}
-    for label in sorted(settled):
-        for parent in (*above(known, label), None):
-            beneath.setdefault(parent, []).append(label)
-    for label, sources in sorted(follows.items()):
-        if not sources:
-            places = (*above(known, label), None)
-            near: Iterable[str] = next((beneath[at] for at in places if at in beneath), ())
-            yield from (Stale(other, "check", label, stored(other)) for other in near)
 
 
 _PLACE = re.compile(r"\$\.changes\[(\d+)\]")

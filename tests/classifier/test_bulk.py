@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
@@ -363,6 +363,8 @@ texts = st.one_of(st.none(), st.text(max_size=30))
 def test_any_line_comes_out_as_one_row(
     tmp_path_factory: pytest.TempPathFactory, model: Model, content: list[bytes]
 ) -> None:
+    # A file that begins as gzip does is read as gzip, and that is another test's affair.
+    assume(not content or not content[0].startswith(b"\x1f\x8b"))
     directory = tmp_path_factory.mktemp("any")
     source, target = directory / "in.jsonl", directory / "out.jsonl"
     source.write_bytes(b"\n".join(content))

@@ -38,17 +38,18 @@ async def test_commit_under_a_lost_membership_is_dropped_and_the_member_comes_ba
 ) -> None:
     """The coordinator forgets the member once, and once its generation; the worker never ends."""
     codes = [UnknownMemberIdError.errno, IllegalGenerationError.errno]
-    forgotten: set[tuple[str, int]] = set()
+    forgotten: dict[tuple[str, int], int] = {}
 
     def answer(request: Request) -> bytes | None:
         commit = request.commit
         if not (commit and commit.is_progress and commit.member and request.client == WORKER):
             return None
         membership = (commit.member, commit.generation)
-        if not codes or membership in forgotten:
-            return None
-        forgotten.add(membership)
-        return request.refuse_commit(codes.pop(0))
+        if codes and membership not in forgotten:
+            forgotten[membership] = codes.pop(0)
+        # A membership that is forgotten stays so, until the member joins again.
+        code = forgotten.get(membership)
+        return None if code is None else request.refuse_commit(code)
 
     proxy.answer = answer
     await produce(behind, [{"value": offer(f"o{n}"), "partition": n % 4} for n in range(200)])

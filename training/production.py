@@ -7,11 +7,17 @@ estimate, as good as the model.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pymongo
+from pymongo import ReadPreference
+from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
 
+from classifier.classification import REMOVED
 from training.stage import StageError
 from training.taxonomy import Taxonomy, TaxonomyError, remap_from
 
@@ -48,6 +54,51 @@ def read(path: Path, taxonomy: Taxonomy) -> Production:
         raise StageError(f"{path}: {error}") from None
 
 
+def count(
+    uri: str, database: str, collection: str, taxonomy: Taxonomy, timeout_ms: int
+) -> Production:
+    """The classifications of a MongoDB collection, counted by the server; removed offers are none.
+
+    Those of editions that did not lead to this taxonomy are lost, each under its edition's name.
+    The count reads the whole collection, from a secondary where there is one. Raises StageError.
+    """
+    pipeline: list[dict[str, Any]] = [
+        {"$match": {"status": {"$ne": REMOVED}}},
+        {
+            "$group": {
+                "_id": {"taxonomy": "$taxonomy", "category_id": "$category_id"},
+                "offers": {"$sum": 1},
+            }
+        },
+    ]
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    try:
+        with pymongo.MongoClient[dict[str, Any]](
+            uri, serverSelectionTimeoutMS=timeout_ms, connectTimeoutMS=timeout_ms
+        ) as client:
+            stored = client[database].get_collection(
+                collection, read_preference=ReadPreference.SECONDARY_PREFERRED
+            )
+            for row in stored.aggregate(pipeline, allowDiskUse=True):
+                version, category = row["_id"].get("taxonomy"), row["_id"].get("category_id")
+                counts[str(version)][str(category)] = int(row["offers"])
+    except (InvalidURI, ConfigurationError) as error:
+        # Their messages quote the URI, password and all.
+        raise StageError(f"MongoDB: the URI is wrong ({type(error).__name__})") from None
+    except PyMongoError as error:
+        raise StageError(f"MongoDB, {database}.{collection}: {_one_line(error)}") from error
+    led = set(taxonomy.versions())
+    known = {version: by for version, by in counts.items() if version in led}
+    lost = {
+        f"{version}/{category}": offers
+        for version, by in counts.items()
+        if version not in led
+        for category, offers in by.items()
+    }
+    found = remapped(known, taxonomy)
+    return Production(found.counts, dict(sorted({**found.lost, **lost}.items())))
+
+
 def remapped(counts: dict[str, dict[str, int]], taxonomy: Taxonomy) -> Production:
     """Counts by edition and category, as counts by the labels of one edition.
 
@@ -63,3 +114,7 @@ def remapped(counts: dict[str, dict[str, int]], taxonomy: Taxonomy) -> Productio
             into, key = (lost, category) if label is None else (now, label)
             into[key] = into.get(key, 0) + count
     return Production(dict(sorted(now.items())), dict(sorted(lost.items())))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -63,12 +63,12 @@ uniform AS (
 -- what is there.
 counted AS (
   SELECT
-    s.name, s.pool, s.offers AS wanted, s.least, p.stratum,
-    p.offers * s.offers // p.total AS seats,
-    p.offers * s.offers % p.total AS remainder
-  FROM sets AS s CROSS JOIN (
-    SELECT label AS stratum, offers, CAST(SUM(offers) OVER () AS BIGINT) AS total FROM production
-  ) AS p
+    s.name, s.pool, s.offers AS wanted, s.least, p.label AS stratum,
+    p.offers * s.offers // t.total AS seats,
+    p.offers * s.offers % t.total AS remainder
+  FROM sets AS s
+  CROSS JOIN production AS p
+  CROSS JOIN (SELECT CAST(SUM(offers) AS BIGINT) AS total FROM production) AS t
   WHERE s.rule = 'production'
 ),
 seated AS (

@@ -86,17 +86,16 @@ WITH sorted AS (
     s.pool,
     s.offers AS wanted,
     s.least,
-    p.stratum,
-    p.offers * s.offers // p.total AS seats,
-    p.offers * s.offers % p.total AS remainder
+    p.label AS stratum,
+    p.offers * s.offers // t.total AS seats,
+    p.offers * s.offers % t.total AS remainder
   FROM sets AS s
+  CROSS JOIN production AS p
   CROSS JOIN (
     SELECT
-      label AS stratum,
-      offers,
-      CAST(SUM(offers) OVER () AS BIGINT) AS total
+      CAST(SUM(offers) AS BIGINT) AS total
     FROM production
-  ) AS p
+  ) AS t
   WHERE
     s.rule = 'production'
 ), seated AS (

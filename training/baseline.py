@@ -338,7 +338,7 @@ def _write_model(file: Path, fitted: svm.Svm, chosen: Chosen) -> None:
         opened.write(head(tensors))
         opened.write(chosen.idf.tobytes())
         for start in range(0, len(chosen.idf), _BLOCK):
-            block = [part.weights[:, start : start + _BLOCK] for part in parts]
+            block = [part.weights[:, start : start + _BLOCK].toarray() for part in parts]
             opened.write(np.vstack(block).T.tobytes())
         opened.write(intercept.tobytes())
 

@@ -75,7 +75,7 @@ class Part:
     answers: NDArray[np.float64]  # (asked, labels), decision values
     intercept: NDArray[np.float64]  # (labels,)
     passes: NDArray[np.int32]  # (labels,) over the texts
-    weights: NDArray[np.float32]  # (labels, features); no labels when they were not to be kept
+    weights: csr_array[Any]  # (labels, features) float32; all zero when they were not to be kept
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,11 @@ def fit(
 
 def read(file: Path) -> Part:
     """One part of an SVM, mapped into memory."""
-    return Part(**map_tensors(file))
+    tensors = map_tensors(file)
+    answers, intercept = tensors["answers"], tensors["intercept"]
+    content = (tensors["weights.values"], tensors["weights.features"], tensors["weights.starts"])
+    shape = (len(intercept), int(tensors["features"][0]))
+    return Part(answers, intercept, tensors["passes"], csr_array(content, shape=shape))
 
 
 _problem: Problem | None = None
@@ -167,29 +171,38 @@ def _fit_part(start: int, cost: float, seed: int, keep_weights: bool, file: Path
     assert _problem is not None
     problem = _problem
     labels = range(start, min(start + LABELS_A_PART, problem.count))
-    features = problem.texts.shape[1]
-    arrays: dict[str, NDArray[Any]] = {
-        "answers": np.empty((problem.asked.shape[0], len(labels))),
-        "intercept": np.empty(len(labels)),
-        "passes": np.zeros(len(labels), dtype=np.int32),
-        "weights": np.zeros((len(labels) if keep_weights else 0, features), dtype=np.float32),
-    }
+    size = problem.texts.shape[1]
+    answers = np.full((problem.asked.shape[0], len(labels)), -1.0)
+    intercept = np.full(len(labels), -1.0)
+    passes = np.zeros(len(labels), dtype=np.int32)
+    # A label's texts and those that are like them have few of all n-grams: most weights are zero.
+    features: list[NDArray[np.int32]] = []
+    values: list[NDArray[np.float32]] = []
     with config_context(assume_finite=True):
         for at, label in enumerate(labels):
             own = problem.labels == label
-            if not own.any():
-                # Nothing to learn it from: no text is one of it.
-                arrays["intercept"][at] = -1
-                arrays["answers"][:, at] = -1
-                continue
-            svm = _fit_label(problem.texts, own, cost, seed)
-            arrays["intercept"][at] = svm.intercept_[0]
-            arrays["passes"][at] = svm.n_iter_
-            arrays["answers"][:, at] = svm.decision_function(problem.asked)
-            if keep_weights:
-                arrays["weights"][at] = svm.coef_[0]
+            kept = np.empty(0, dtype=np.int32)
+            if own.any():  # else there is nothing to learn it from: no text is one of it
+                svm = _fit_label(problem.texts, own, cost, seed)
+                answers[:, at] = svm.decision_function(problem.asked)
+                intercept[at] = svm.intercept_[0]
+                passes[at] = svm.n_iter_
+                weights = svm.coef_[0].astype(np.float32)
+                if keep_weights:
+                    kept = np.flatnonzero(weights).astype(np.int32)
+            features.append(kept)
+            values.append(weights[kept] if len(kept) else np.empty(0, dtype=np.float32))
+    tensors = {
+        "answers": answers,
+        "features": np.array([size], dtype=np.int32),
+        "intercept": intercept,
+        "passes": passes,
+        "weights.features": np.concatenate(features),
+        "weights.starts": np.cumsum([0, *map(len, features)], dtype=np.int32),
+        "weights.values": np.concatenate(values),
+    }
     with appearing(file) as opened:
-        opened.write(save(arrays))
+        opened.write(save(tensors))
 
 
 def _fit_label(texts: csr_array[Any], own: NDArray[np.bool_], cost: float, seed: int) -> Any:

@@ -60,6 +60,8 @@ class LinearEngine:
                     f"{file}: {name} is {was}; with {sum(sizes)} n-grams and {self._labels} labels"
                     f" it must be {np.dtype(dtype)} {list(shape)}"
                 )
+            if name != "weights" and not np.isfinite(found).all():
+                raise EngineError(f"{file}: {name}: not all of it is finite")
         self._weights = tensors["weights"]
         self._intercept = np.array(tensors["intercept"])
         self._idf = np.concatenate([tensors["idf.words"], tensors["idf.letters"]])

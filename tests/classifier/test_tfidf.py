@@ -43,7 +43,7 @@ def test_each_kind_of_n_grams_has_length_one() -> None:
     ids = np.array([0, 0, 2, 0, 0, 3], dtype=np.int32)
     idf = np.array([1.0, 5.0, 3.0, 4.0])
     made = weigh(rows, ids, 3, idf, 2, np.float64).toarray()
-    np.testing.assert_allclose(made, [[1, 0, 0, 0], [1, 0, 0.6, 0.8], [0, 0, 0, 0]])
+    np.testing.assert_allclose(made, np.array([[1, 0, 0, 0], [1, 0, 0.6, 0.8], [0] * 4]))
 
 
 def test_repeated_n_grams_count_by_their_logarithm() -> None:

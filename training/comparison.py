@@ -10,6 +10,7 @@ import scipy.special  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from training.bootstrap import Bootstrap, Floats, interval
+from training.coverage import Coverage, coverage
 from training.figures import FIGURES
 from training.measures import Drawn, Estimate, draw, estimate
 from training.predictions import Predictions
@@ -67,6 +68,7 @@ class Comparison(msgspec.Struct, frozen=True):
     parts: dict[str, list[Part]]  # by language and so on
     fell: list[CategoryChange]  # those that lost the most right answers first
     rose: list[CategoryChange]
+    coverage: Coverage  # the other model's; in production where there are weights
 
 
 def compare(
@@ -91,6 +93,7 @@ def compare(
         parts={name: _parts(own, other, slices, how) for name, slices in parts.items()},
         fell=fell,
         rose=rose,
+        coverage=coverage(other.scores, theirs, equal if own.weights is None else own.weights),
     )
 
 

@@ -43,8 +43,9 @@ def make(
 ) -> Record:
     """Judge a model by a file of its answers, also against others by theirs to the same offers.
 
-    `predictions` is the file, and `against` has one by a name for each of the others. `taxonomy` gives the categories their names, `train`,
-    what the model was trained on, their frequency. `at` is when, in the history; now, if None.
+    `predictions` is the file, and `against` has one by a name for each of the others. `taxonomy`
+    gives the categories their names, and `train`, what the model was trained on, their frequency.
+    `at` is when, in the history; now, if None.
 
     Raises StageError.
     """

@@ -1,22 +1,147 @@
-"""The report for people: report.html, one file that needs nothing else."""
+"""The report for people: report.html, one file that needs nothing else.
+
+It runs no script and asks for nothing: its own policy forbids both, whatever an offer's title says.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from classifier.whole_file import appearing
+from training import plots
 from training.history import Entry
-from training.judgement import Judgement
+from training.judgement import PRODUCTION, UNWEIGHTED, Judgement
+from training.measures import Estimate
+
+TEMPLATE = Path(__file__).with_name("report.html")
+NOTHING = "–"
+MOST_PAST = 8
+"""Models of the history that are shown, the latest."""
+WORST = 30
+"""Categories that are shown at once; the others unfold."""
+
+_KINDS = {
+    "language": "Language",
+    "source": "Source",
+    "shop": "Shop",
+    "department": "Department",
+    "text_length": "Characters of text",
+    "category_frequency": "Training offers of the category",
+}
+_FIGURES = {
+    "accuracy": "Accuracy",
+    "weighted_f1": "Weighted F1",
+    "macro_f1": "Macro F1",
+    "macro_f1_true_labels": "Macro F1, true labels",
+    "top_3": "Top 3",
+    "coverage": "Coverage",
+    "precision": "Precision when certain",
+    "ece": "Calibration error",
+}
 
 
 def write(path: Path, judged: Judgement, past: Sequence[Entry]) -> None:
     """Write the page. Raises FileError."""
-    rows = "".join(
-        f"<tr><td>{escape(name)}<td>{figure.value}"
-        for name, figure in judged.overall["unweighted"].figures.items()
-    )
-    page = f"<!doctype html><title>{escape(judged.model)}</title><table>{rows}</table>\n"
+    page = render(judged, past)
     with appearing(path) as file:
         file.write(page.encode())
+
+
+def render(judged: Judgement, past: Sequence[Entry]) -> str:
+    """The page. `past` is the history, with this judgement's own entry in it."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"percent": percent, "points": points, "p_value": p_value, "bar": bar}
+    weighting = PRODUCTION if PRODUCTION in judged.overall else UNWEIGHTED
+    recent = past[-MOST_PAST:]
+    return environment.from_string(TEMPLATE.read_text()).render(
+        judged=judged,
+        test_set=judged.test_set,
+        weighting=weighting,
+        kinds=_KINDS,
+        figures=_FIGURES,
+        nothing=NOTHING,
+        worst=WORST,
+        categories=sorted(
+            judged.categories, key=lambda each: (each.right - each.offers, each.category_id)
+        ),
+        past=recent,
+        past_categories=_past_categories(recent),
+        plots={name: Markup(svg) for name, svg in _plots(judged, recent, weighting).items()},  # noqa: S704 matplotlib escapes
+    )
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share of 1 in percent, without the sign."""
+    return NOTHING if value is None else f"{100 * value:.{digits}f}"
+
+
+def points(value: float | None) -> str:
+    """A difference of shares, in percentage points."""
+    return NOTHING if value is None else f"{100 * value:+.1f}".replace("-", "−")
+
+
+def p_value(value: float) -> str:
+    """To two digits, as far as it matters."""
+    return "< 0.0001" if value < 0.0001 else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
+
+
+def bar(estimate: Estimate, lowest: float = 0.0) -> Markup:
+    """An estimate with its interval, drawn from `lowest` to 1; from -1 on, 0 is in the middle."""
+    if estimate.value is None:
+        return Markup("")
+
+    def at(value: float) -> float:
+        return round(100 * (value - lowest) / (1 - lowest), 1)
+
+    low = estimate.value if estimate.low is None else estimate.low
+    high = estimate.value if estimate.high is None else estimate.high
+    return Markup(
+        '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        '<path class="whole" d="M0 5H100"/><path class="span" d="M{} 5H{}"/>'
+        '<path class="mark" d="M{} 1V9"/></svg>'
+    ).format(at(low), at(high), at(estimate.value))
+
+
+def _plots(judged: Judgement, past: Sequence[Entry], weighting: str) -> dict[str, str]:
+    figures = judged.overall[weighting].figures
+    covered, right = figures["coverage"].value, figures["precision"].value
+    curves = {"this model": judged.coverage[weighting]}
+    curves |= {name: compared.coverage for name, compared in judged.against.items()}
+    made = {}
+    if judged.reliability[weighting].answers:
+        made["reliability"] = plots.reliability(judged.reliability[weighting], "reliability")
+        made["coverage"] = plots.coverage(
+            curves, None if covered is None or right is None else (covered, right), "coverage"
+        )
+    if len(past) > 1:
+        made["past"] = plots.past(
+            [each.at[:10] for each in past],
+            {
+                _FIGURES[name]: [each.figures[UNWEIGHTED].get(name) for each in past]
+                for name in ("accuracy", "macro_f1_true_labels", "precision", "coverage")
+            },
+            "past",
+        )
+    return made
+
+
+def _past_categories(past: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Rows of the history by category: those that fell most since the model before come first."""
+    rows: list[dict[str, Any]] = []
+    for category_id in sorted({each for entry in past for each in entry.categories}):
+        values = [
+            entry.categories[category_id].f1 if category_id in entry.categories else None
+            for entry in past
+        ]
+        before, now = values[-2] if len(values) > 1 else None, values[-1]
+        change = None if before is None or now is None else now - before
+        rows.append({"category_id": category_id, "values": values, "change": change})
+    rows.sort(key=lambda row: (row["change"] is None, row["change"] or 0.0))
+    return rows

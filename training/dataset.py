@@ -7,6 +7,7 @@
     experiments/NAME.parquet  like train, smaller, one inside the next, and frozen
     taxonomy.json             the taxonomy that the labels belong to
     dataset.json              what was there, what was wanted, and what came
+    plots.png                 the same as a picture, before and after
 
 sampling.py has the plan. A text stands in one set of train, validation and test, once, and so does
 every offer of one product.
@@ -15,9 +16,7 @@ every offer of one product.
 from __future__ import annotations
 
 import hashlib
-import math
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +25,7 @@ import msgspec
 
 from classifier import cpu
 from classifier.whole_file import appearing
-from training import engines, sampling, taxonomy
+from training import distributions, engines, sampling, taxonomy
 from training.lake import open_lake, schema
 from training.parameters import DatasetParameters
 from training.production import Production
@@ -39,10 +38,6 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 ROW_GROUP: Final = 32_768
 """Rows of one group of a Parquet file, and of one step of a set's hash."""
-
-BY_LABEL: Final = (
-    "SELECT label, COUNT(*) AS offers FROM offers WHERE label IS NOT NULL GROUP BY label"
-)
 
 MOST_COUNTED: Final = 2**62
 """Production's offers times a set's must stay below, in 64 bits."""
@@ -100,13 +95,15 @@ def make(
             rows, hashes[each.name] = _write(runner, each, out / f"{name}.parquet")
             results[f"{name}.parquet"] = out / f"{name}.parquet"
             say(f"{name}: {rows:,} offers")
-        figures = _figures(runner, parameters, sets, known, production)
+        labels = taxonomy.label_ids(known)
+        figures = distributions.measure(runner, sets, labels, parameters.floor, production)
     finally:
         runner.close()
     _freeze(out, stage.fingerprint, {name: hashes[name] for name in parameters.experiment_offers})
     taxonomy.save(known, out / "taxonomy.json")
     write_json(out / "dataset.json", {**figures, "hashes": hashes})
-    for name in ("taxonomy.json", "dataset.json"):
+    distributions.plot(figures, out / "plots.png")
+    for name in ("taxonomy.json", "dataset.json", "plots.png"):
         results[name] = out / name
     return stage.finish(_summary(figures), results)
 
@@ -193,8 +190,14 @@ def _run(
             started = time.monotonic()
             runner.make(step, sampling.statement(step, values, runner.dialect))
             say(f"{step}: {number} of {len(STEPS)}, {time.monotonic() - started:.1f} s")
+        if step == "available" and not runner.rows(
+            "SELECT offers FROM available WHERE pool = 'train' LIMIT 1"
+        ):
+            raise StageError(
+                "no labelled offer is left to train on: are the labels this taxonomy's?"
+            )
         if step == "offers" and production is None:
-            runner.make("production", BY_LABEL)
+            runner.make("production", distributions.BY_LABEL)
 
 
 def _write(runner: engines.SqlEngine, each: Set, path: Path) -> tuple[int, str]:
@@ -261,95 +264,6 @@ def _freeze(out: Path, fingerprint: str, hashes: Mapping[str, str]) -> None:
     write_json(path, {"fingerprint": fingerprint, "sets": dict(hashes)})
 
 
-def _figures(
-    runner: engines.SqlEngine,
-    parameters: DatasetParameters,
-    sets: list[Set],
-    known: taxonomy.Taxonomy,
-    production: Production | None,
-) -> dict[str, Any]:
-    total, labelled, lost, silent = runner.rows(
-        "SELECT COUNT(*), COUNT(label), COUNT(lost_label), COUNT(*) - COUNT(text_id) FROM offers"
-    )[0]
-    torn, settled = runner.rows("SELECT COUNT(*), COUNT(label) FROM contested")[0]
-    counted: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
-    for pool, stratum, offers in runner.rows("SELECT pool, stratum, offers FROM available"):
-        counted["available"][str(pool)][str(stratum)] = _int(offers)
-    for name, stratum, offers in runner.rows(
-        "SELECT name, stratum, COUNT(*) FROM chosen GROUP BY name, stratum"
-    ):
-        counted["drawn"][str(name)][str(stratum)] = _int(offers)
-    before = _counts(runner, BY_LABEL)
-    gone = _counts(
-        runner,
-        "SELECT lost_label, COUNT(*) FROM offers WHERE lost_label IS NOT NULL GROUP BY lost_label",
-    )
-    produced = _counts(runner, "SELECT label, offers FROM production")
-    lost_mass = sum(production.lost.values()) if production else 0
-    train = counted["available"]["train"]
-    if not train:
-        raise StageError("no labelled offer is left to train on: are the labels of this taxonomy?")
-    return {
-        "lake": {
-            "offers": total,
-            "labelled": labelled,
-            "labels_lost": lost,
-            "without_text": silent,
-            "contested_texts": torn,
-            "contested_texts_settled": settled,
-            "different_texts": sum(sum(by.values()) for by in counted["available"].values()),
-        },
-        "labels": len(before),
-        "lost_labels": gone,
-        "lake_by_category": before,
-        "production_by_category": produced,
-        "production_lost": dict(production.lost) if production else {},
-        "available": counted["available"],
-        "drawn": counted["drawn"],
-        "sets": {
-            each.name: {
-                "wanted": each.offers,
-                "drawn": sum(counted["drawn"][each.name].values()),
-                "rule": each.rule,
-                "least": each.least,
-                "most": each.most,
-            }
-            for each in sets
-        },
-        "test": weighting(counted["drawn"]["test"], produced, lost_mass),
-        "needs_labels": [
-            {"category": label, "training_offers": train.get(label, 0), "wanted": parameters.floor}
-            for label in taxonomy.label_ids(known)
-            if train.get(label, 0) < parameters.floor
-        ],
-    }
-
-
-def weighting(drawn: Mapping[str, int], produced: Mapping[str, int], lost: int) -> dict[str, float]:
-    """What the weights of a set like production cost: by category, what was drawn and produced.
-
-    The effective sample size is Kish's, (sum w)^2 / sum w^2: so many unweighted offers would tell
-    as much (L. Kish, Survey Sampling, 1965, 11.7). The uncovered mass is the part of production in
-    categories of which the set has no offer, `lost` offers of no category included.
-    """
-    everything = sum(produced.values()) + lost
-    covered = sum(count for label, count in produced.items() if drawn.get(label))
-    # With weights of sum 1 a category's are share / drawn each, and their squares' sum this.
-    squares = math.fsum(
-        (produced.get(label, 0) / covered) ** 2 / offers
-        for label, offers in drawn.items()
-        if covered
-    )
-    return {
-        "offers": sum(drawn.values()),
-        "effective_sample_size": 1 / squares if squares else 0.0,
-        "uncovered_mass": 1 - covered / everything if everything else 1.0,
-        "uncovered_categories": sum(
-            1 for label, count in produced.items() if count and not drawn.get(label)
-        ),
-    }
-
-
 def _summary(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "lake_offers": figures["lake"]["offers"],
@@ -371,12 +285,3 @@ def _check(production: Production, sets: list[Set]) -> None:
 def _hash(production: Production | None) -> str:
     encoded = msgspec.json.encode(production and [production.counts, production.lost])
     return hashlib.sha256(encoded).hexdigest()
-
-
-def _counts(runner: engines.SqlEngine, select: str) -> dict[str, int]:
-    return {str(name): _int(count) for name, count in runner.rows(select)}
-
-
-def _int(value: object) -> int:
-    assert isinstance(value, int)
-    return value

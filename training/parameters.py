@@ -5,6 +5,7 @@ A section a stage. An unknown key, a wrong type or a value out of range is refus
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -35,6 +36,9 @@ class LakeParameters(_Section):
     seed: Seed = 0
 
 
+_SETS = ("train", "validation", "test", "transfer")
+
+
 class DatasetParameters(_Section):
     """What is drawn from the lake."""
 
@@ -58,6 +62,9 @@ class DatasetParameters(_Section):
             raise ValueError("validation_share and test_share leave nothing to train on")
         if self.floor > self.cap:
             raise ValueError("floor is above cap")
+        for name in self.experiment_offers:
+            if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", name) or name in _SETS:
+                raise ValueError(f"{name!r} cannot be an experiment's name")
         return self
 
 

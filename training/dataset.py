@@ -102,9 +102,10 @@ def make(
     _freeze(out, stage.fingerprint, {name: hashes[name] for name in parameters.experiment_offers})
     taxonomy.save(known, out / "taxonomy.json")
     write_json(out / "dataset.json", {**figures, "hashes": hashes})
-    distributions.plot(figures, out / "plots.png")
-    for name in ("taxonomy.json", "dataset.json", "plots.png"):
-        results[name] = out / name
+    results |= {name: out / name for name in ("taxonomy.json", "dataset.json")}
+    if parameters.plots:
+        distributions.plot(figures, out / "plots.png")
+        results["plots.png"] = out / "plots.png"
     return stage.finish(_summary(figures), results)
 
 

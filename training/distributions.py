@@ -174,8 +174,9 @@ def plot(figures: Mapping[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(12, 8.5), layout="constrained")
+        figure = Figure(figsize=(12, 8.5))
         FigureCanvasAgg(figure)
+        figure.subplots_adjust(0.07, 0.06, 0.98, 0.96, 0.2, 0.25)
         places = figure.subplots(2, 2)
         _plot_categories(places[0][0], figures)
         _plot_test(places[0][1], figures)
@@ -183,7 +184,7 @@ def plot(figures: Mapping[str, Any], path: Path) -> None:
         _plot_languages(places[1][1], figures)
         with appearing(path) as file:
             # Without the program's name and version, the same figures are the same bytes.
-            figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
+            figure.savefig(file, format="png", dpi=100, metadata={"Software": None})
 
 
 def _plot_categories(axes: Axes, figures: Mapping[str, Any]) -> None:

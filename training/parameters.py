@@ -53,6 +53,7 @@ class DatasetParameters(_Section):
     test_floor: Positive = 5  # at least so many test offers a category, where the lake has them
     experiment_offers: dict[str, Positive] = {"s": 5_000, "m": 20_000, "l": 60_000}
     transfer_offers: Positive = 60_000  # unlabelled
+    plots: bool = True  # before and after, as a picture
     memory: str = "3GB"
     threads: Positive | None = None  # None: the CPU quota
 

@@ -97,11 +97,11 @@ def statement(step: str, parameters: Mapping[str, str], dialect: Dialect) -> str
             return exp.Literal.string(parameters[node.name])
         return node
 
-    parsed = sqlglot.parse_one(text(step), dialect="duckdb")
-    return str(parsed.transform(fill).sql(dialect=dialect, pretty=True, comments=False))
+    filled = _parsed(step).transform(fill)
+    return str(filled.sql(dialect=dialect, pretty=True, comments=False))
 
 
 @cache
-def text(step: str) -> str:
-    """The SELECT as it is written, in DuckDB's dialect, with `$name` where a parameter stands."""
-    return (resources.files("training.sql") / f"{step}.sql").read_text(encoding="utf-8")
+def _parsed(step: str) -> Any:
+    text = (resources.files("training.sql") / f"{step}.sql").read_text(encoding="utf-8")
+    return sqlglot.parse_one(text, dialect="duckdb")

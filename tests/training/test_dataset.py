@@ -1,0 +1,569 @@
+"""The sets are what was asked for, share nothing that they must not, and come out the same."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fsspec  # type: ignore[import-untyped, unused-ignore]
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from classifier.text import DEFAULT_RECIPE
+from tests.training import lakes
+from tests.training.lakes import SMALL, draw, figures, read, rows
+from training import taxonomy as editions
+from training.changes import ChangeSet, Merge, New, Split, apply
+from training.dataset import make
+from training.distributions import effective, weighting
+from training.lake import make_sample
+from training.parameters import DatasetParameters, LakeParameters
+from training.production import Production
+from training.production import read as read_production
+from training.sampling import COLUMNS
+from training.stage import StageError
+
+SETS = ("train", "validation", "test", "transfer", "experiments/s", "experiments/m")
+SPLITS = ("train", "validation", "test")
+
+DRAWN = DatasetParameters(
+    training_offers=3_000,
+    floor=12,
+    cap=200,
+    validation_offers=300,
+    test_offers=500,
+    test_floor=3,
+    experiment_offers={"s": 500, "m": 1_500},
+    transfer_offers=1_000,
+)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place with a sample lake and the sets drawn from it."""
+    place = tmp_path_factory.mktemp("sample")
+    lake = place / "lake"
+    make_sample(LakeParameters(offers=15_000, seed=3), lake, print)
+    known = editions.load(lake / "taxonomy.json")
+    draw(place, lake, known, DRAWN, read_production(lake / "production.json", known))
+    return place
+
+
+def plain(row: dict[str, Any]) -> str:
+    """A text as a reader sees it, by the service's own cleaning rather than by the plan's SQL."""
+    from classifier.offer import Offer
+
+    recipe = msgspec.structs.replace(DEFAULT_RECIPE, fields=DEFAULT_RECIPE.fields[:1])
+    if not (title := recipe.text(Offer(offer_id="-", title=row["title"]))):
+        title = DEFAULT_RECIPE.text(Offer(offer_id="-", title=row["description"]))
+    return " ".join(re.findall(r"\w+", title.casefold()))
+
+
+# What is asked for
+
+
+def test_columns_are_those_of_an_offer_set(sample: Path) -> None:
+    for name in SETS:
+        schema = pq.read_schema(sample / "sets" / f"{name}.parquet")
+        extra = ["weight"] if name == "test" else []
+        assert schema.names == [*COLUMNS, *extra]
+        assert {str(schema.field(column).type) for column in COLUMNS} == {"string"}
+        assert name != "test" or str(schema.field("weight").type) == "double"
+
+
+def test_training_is_level_over_categories_as_far_as_there_are_offers(sample: Path) -> None:
+    drawn = Counter(row["label"] for row in read(sample, "train"))
+    available = figures(sample)["available"]["train"]
+    assert sum(drawn.values()) == DRAWN.training_offers
+    assert drawn.keys() == available.keys()
+    level = max(drawn.values())
+    assert sum(count in (level, level - 1) for count in drawn.values()) > 80
+    for label, count in drawn.items():
+        assert count == available[label] or count >= level - 1
+    assert (
+        figures(sample)["diversity"]["train"]["effective_categories"]
+        > 1.8 * (figures(sample)["diversity"]["pool"]["effective_categories"])
+    )
+
+
+def test_training_is_level_over_subcategories_inside_a_category(sample: Path) -> None:
+    level = max(Counter(row["label"] for row in read(sample, "train")).values())
+    by_label: dict[str, Counter[str | None]] = defaultdict(Counter)
+    for row in read(sample, "train"):
+        by_label[row["label"]][row["subcategory"]] += 1
+    largest = figures(sample)["diversity"]["largest_subcategory"]
+    scarce = full = 0
+    for label, counts in by_label.items():
+        before, after = largest[label]
+        assert after == pytest.approx(max(counts.values()) / sum(counts.values()), abs=1e-4)
+        if sum(counts.values()) >= level - 1:
+            full += 1
+            assert after <= before + 0.02
+            scarce += after < before - 0.05
+    assert scarce > 0.7 * full > 50
+
+
+def test_experiments_are_nested_and_training_of_the_same_rule(sample: Path) -> None:
+    small, medium, train = (
+        {row["offer_id"] for row in read(sample, name)}
+        for name in ("experiments/s", "experiments/m", "train")
+    )
+    assert len(small) == 500
+    assert len(medium) == 1_500
+    assert small < medium < train
+
+
+def test_validation_and_test_have_their_sizes_and_floors(sample: Path) -> None:
+    told = figures(sample)
+    production = told["production"]
+    everything = sum(production.values())
+    for name, wanted, floor in (("validation", 300, 0), ("test", 500, 3)):
+        drawn = Counter(row["label"] for row in read(sample, name))
+        for label, there in told["available"][name].items():
+            share = wanted * production.get(label, 0) / everything
+            least, most = min(there, max(floor, int(share))), min(there, max(floor, int(share) + 1))
+            assert least <= drawn[label] <= most
+
+
+def test_weighted_test_set_is_distributed_like_production(sample: Path) -> None:
+    rows_ = read(sample, "test")
+    weights: dict[str, list[float]] = defaultdict(list)
+    for row in rows_:
+        weights[row["label"]].append(row["weight"])
+    total = sum(row["weight"] for row in rows_)
+    assert total / len(rows_) == pytest.approx(1, abs=1e-12)
+    production = figures(sample)["production"]
+    covered = sum(count for label, count in production.items() if label in weights)
+    for label, each in weights.items():
+        assert len(set(each)) == 1
+        assert sum(each) / total == pytest.approx(production.get(label, 0) / covered, abs=1e-12)
+    told = figures(sample)["test"]
+    squares = sum(row["weight"] ** 2 for row in rows_)
+    assert told["effective_sample_size"] == pytest.approx(total**2 / squares)
+    assert told["uncovered_mass"] == pytest.approx(1 - covered / sum(production.values()))
+
+
+def test_weights_by_hand(tmp_path: Path) -> None:
+    """Production: 60 a, 30 b, 10 of a category without offers, and 25 without a label now."""
+    lake = lakes.write(tmp_path / "lake.parquet", rows(3_000, ("a", "b"), unlabelled=50))
+    production = Production({"a": 60, "b": 30, "c": 10}, {"gone": 25})
+    parameters = SMALL.model_copy(update={"test_offers": 10, "test_floor": 6})
+    draw(tmp_path, lake, lakes.taxonomy("a", "b", "c"), parameters, production)
+    test = read(tmp_path, "test")
+    # Seats: 6 of a, 3 of b raised to 6. Weights: (60/90) / (6/12) and (30/90) / (6/12).
+    assert Counter((row["label"], round(row["weight"], 9)) for row in test) == {
+        ("a", 1.333333333): 6,
+        ("b", 0.666666667): 6,
+    }
+    told = figures(tmp_path)["test"]
+    assert told["effective_sample_size"] == pytest.approx(144 / (6 * 16 / 9 + 6 * 4 / 9))
+    assert told["uncovered_mass"] == pytest.approx(35 / 125)
+    assert told["uncovered_categories"] == 1
+
+
+def test_kish_and_simpson_by_hand() -> None:
+    # Weights 2, 2 and 0.5 four times: 36 / (8 + 1).
+    told = weighting({"a": 2, "b": 4}, {"a": 4, "b": 2}, 0)
+    assert told["effective_sample_size"] == pytest.approx(6**2 / (2 * 2**2 + 4 * 0.5**2))
+    assert weighting({}, {"a": 1}, 0) == {
+        "offers": 0,
+        "effective_sample_size": 0.0,
+        "uncovered_mass": 1.0,
+        "uncovered_categories": 1,
+    }
+    assert effective([5, 5, 5]) == 3
+    assert effective([9, 1, 0]) == pytest.approx(100 / 82)
+    assert effective([]) == 0
+
+
+def test_transfer_is_unlabelled_and_level_over_languages_and_shops(tmp_path: Path) -> None:
+    made: list[dict[str, str | None]] = rows(100)
+    for number in range(900):
+        language = "de" if number % 9 else "fr"
+        shop = "large" if number % 7 else f"small{number % 3}"
+        made.append(
+            {
+                "offer_id": f"u{number}",
+                "title": f"other thing {number}",
+                "language": language,
+                "shop_id": shop,
+            }
+        )
+    lake = lakes.write(tmp_path / "lake.parquet", made)
+    parameters = SMALL.model_copy(update={"transfer_offers": 60})
+    draw(tmp_path, lake, lakes.taxonomy("a", "b", "c"), parameters)
+    transfer = read(tmp_path, "transfer")
+    assert {row["label"] for row in transfer} == {None}
+    languages = Counter(row["language"] for row in transfer)
+    # 25 unlabelled offers of rows() are in de, en and fr; "en" has no others.
+    assert languages["de"] - 1 <= languages["fr"] <= languages["de"] + 1
+    assert languages["en"] <= 9
+    shops = Counter(
+        row["shop_id"] for row in transfer if row["language"] == "de" and row["offer_id"][0] == "u"
+    )
+    assert len(shops) == 4
+    assert max(shops.values()) - min(shops.values()) <= 1
+
+
+# What must not be shared
+
+
+def leaks(place: Path) -> None:
+    """No product and no text is in two of the splits, or twice in one, or in transfer and held."""
+    clusters: dict[str, set[str]] = defaultdict(set)
+    seen: Counter[str] = Counter()
+    for name in SPLITS:
+        for row in read(place, name):
+            seen[plain(row)] += 1
+            if row["cluster"] is not None:
+                clusters[row["cluster"]].add(name)
+    assert all(len(names) == 1 for names in clusters.values())
+    assert not seen or seen.most_common(1)[0][1] == 1
+    held = [row for name in ("validation", "test") for row in read(place, name)]
+    transfer = read(place, "transfer")
+    assert not {plain(row) for row in transfer} & seen.keys()
+    assert not {row["cluster"] for row in transfer} & {row["cluster"] for row in held} - {None}
+    for name in ("experiments/s", "experiments/m"):
+        ids = {row["offer_id"] for row in read(place, name)}
+        assert not ids & {row["offer_id"] for row in held}
+
+
+def test_sample_s_sets_share_no_product_and_no_text(sample: Path) -> None:
+    leaks(sample)
+    assert all(len(read(sample, name)) >= 200 for name in SETS)
+
+
+TITLES = st.sampled_from(["Red shoe", "RED  shoe!", "r&eacute;d", "réd", "Blue <b>shoe</b>", "12"])
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    made=st.lists(
+        st.fixed_dictionaries(
+            {
+                "title": st.one_of(TITLES, st.integers(0, 30).map("thing {}".format)),
+                "cluster": st.sampled_from([None, *"pqrstuvwxyz"]),
+                "label": st.sampled_from([None, "a", "b"]),
+                "shop_id": st.sampled_from("123"),
+            }
+        ),
+        min_size=30,
+        max_size=120,
+    )
+)
+def test_random_lakes_leak_nothing(
+    tmp_path_factory: pytest.TempPathFactory, made: list[dict[str, str | None]]
+) -> None:
+    place = tmp_path_factory.mktemp("random")
+    sure = [{"offer_id": f"s{n}", "title": f"sure {n}", "label": "a"} for n in range(8)]
+    numbered = [{"offer_id": str(number), **row} for number, row in enumerate(made)]
+    lake = lakes.write(place / "lake.parquet", [*sure, *numbered])
+    draw(place, lake, lakes.taxonomy("a", "b"))
+    leaks(place)
+
+
+def test_product_stays_on_its_side_when_the_lake_and_the_seed_change(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    old = lakes.write(tmp_path / "old.parquet", rows(800))
+    new = lakes.write(tmp_path / "new.parquet", rows(2_000)[300:])
+    draw(tmp_path / "1", old, known)
+    draw(tmp_path / "2", new, known, SMALL.model_copy(update={"seed": 5}))
+    for name in ("validation", "test"):
+        held = {row["cluster"] for row in read(tmp_path / "1", name)} - {None}
+        trained = {row["cluster"] for row in read(tmp_path / "2", "train")}
+        assert held
+        assert not held & trained
+
+
+# The same again
+
+
+def test_order_of_rows_files_and_formats_and_threads_change_nothing(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    made = rows(600)
+    made.append(made[17])  # a row that stands there twice
+    one = lakes.write(tmp_path / "one" / "lake.parquet", made)
+    many = tmp_path / "many"
+    shuffled = random.Random(5).sample(made, len(made))
+    for part in range(3):
+        lakes.write(many / f"{9 - part}" / "part.jsonl.gz", shuffled[part::3])
+    draw(tmp_path / "1", one, known)
+    draw(tmp_path / "2", many, known, SMALL.model_copy(update={"threads": 4}))
+    assert lakes.files(tmp_path / "1").keys() == lakes.files(tmp_path / "2").keys()
+    for name, content in lakes.files(tmp_path / "1").items():
+        if name != "experiments/frozen.json":  # names the parameters
+            assert content == lakes.files(tmp_path / "2")[name], name
+
+
+def test_another_seed_draws_others(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    lake = lakes.write(tmp_path / "lake.parquet", rows(600))
+    draw(tmp_path / "1", lake, known)
+    draw(tmp_path / "2", lake, known, SMALL.model_copy(update={"seed": 1}))
+    first, second = (
+        {row["offer_id"] for row in read(tmp_path / place, "train")} for place in ("1", "2")
+    )
+    assert len(first) == len(second) == 60
+    assert first != second
+
+
+def test_second_run_does_nothing_and_says_so(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    lake = lakes.write(tmp_path / "lake.parquet", rows(200))
+    record = draw(tmp_path, lake, known)
+    said: list[str] = []
+    assert draw(tmp_path, lake, known, said=said) == record
+    assert said == [f"{tmp_path / 'sets'}: is there already"]
+    assert record.summary["lake_offers"] == 200
+    assert not (tmp_path / "sets" / "parts").exists()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.training import lakes
+from training import taxonomy
+place = Path(sys.argv[1])
+
+class Aloud(list):
+    def append(self, line):
+        print(line, flush=True)
+        if line.startswith("ranked"):
+            sys.stdin.read()  # until killed
+
+lakes.draw(place, place / "lake.parquet", lakes.taxonomy("a", "b", "c"), said=Aloud())
+"""
+
+
+def test_killed_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    for place in (killed, whole):
+        lakes.write(place / "lake.parquet", rows(600))
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(killed)],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    heard = list(_until(process.stdout, "ranked"))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert process.stdin is not None
+    process.stdin.close()
+    assert heard[0].startswith("offers: 1 of 8")
+    assert not (killed / "sets" / "stage.json").exists()
+    said: list[str] = []
+    draw(killed, killed / "lake.parquet", known, said=said)
+    assert said[0].startswith("chosen: 7 of 8")
+    draw(whole, whole / "lake.parquet", known)
+    assert lakes.files(killed) == lakes.files(whole)
+
+
+def _until(lines: Iterator[str], start: str) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if line.startswith(start):
+            return
+    raise AssertionError(f"the run ended before {start!r}")
+
+
+def test_torn_database_of_a_killed_run_is_made_anew(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    lake = lakes.write(tmp_path / "lake.parquet", rows(200))
+    record = draw(tmp_path, lake, known)
+    whole = lakes.files(tmp_path)
+    sets = tmp_path / "sets"
+    (sets / "stage.json").unlink()
+    parts = sets / "parts" / record.fingerprint[:16]
+    parts.mkdir(parents=True)
+    (parts / "sampling.duckdb").write_bytes(b"torn" * 5_000)
+    draw(tmp_path, lake, known)
+    assert lakes.files(tmp_path) == whole
+
+
+def test_two_runs_at_once_are_told_apart(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    lake = lakes.write(tmp_path / "lake.parquet", rows(200))
+    record = draw(tmp_path, lake, known)
+    sets = tmp_path / "sets"
+    (sets / "stage.json").unlink()
+    parts = sets / "parts" / record.fingerprint[:16]
+    parts.mkdir(parents=True)
+    code = (
+        "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(1, flush=True);"
+        " sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(parts / "sampling.duckdb")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(StageError, match="another run is at work there"):
+            draw(tmp_path, lake, known)
+        other.communicate(b"")
+
+
+def test_frozen_experiments_are_made_again_or_refused(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    lake = lakes.write(tmp_path / "lake.parquet", rows(300))
+    draw(tmp_path, lake, known)
+    path = tmp_path / "sets" / "experiments" / "s.parquet"
+    content = path.read_bytes()
+    path.unlink()
+    draw(tmp_path, lake, known)
+    assert path.read_bytes() == content
+    frozen = path.with_name("frozen.json")
+    noted = json.loads(frozen.read_bytes())
+    noted["sets"]["s"] = "0" * 64
+    frozen.write_text(json.dumps(noted))
+    path.unlink()
+    with pytest.raises(StageError, match=r"experiments/s\.parquet: came out differently"):
+        draw(tmp_path, lake, known)
+
+
+# Taxonomy
+
+
+def test_labels_of_an_older_edition_follow_its_changes(tmp_path: Path) -> None:
+    base = lakes.taxonomy("a", "b", "c")
+    names = dict.fromkeys(lakes.LANGUAGES, "new")
+    changes = ChangeSet(
+        base.version,
+        (
+            Merge(id="b", into="a"),
+            New(id="c0", names=names, parent=None),
+            New(id="c2", names=names, parent=None),
+            Split(id="c", into={"c0": ("kind0",), "c2": ("kind9",)}),
+        ),
+    )
+    after = apply(base, changes).taxonomy
+    lake = lakes.write(tmp_path / "lake.parquet", rows(900))
+    draw(tmp_path, lake, after, edition=base.version)
+    labels = Counter(row["label"] for row in read(tmp_path, "train"))
+    assert labels.keys() == {"a", "c0"}
+    assert {row["subcategory"] for row in read(tmp_path, "train") if row["label"] == "c0"} == {
+        "kind0"
+    }
+    told = figures(tmp_path)
+    assert told["lost_labels"].keys() == {"c"}
+    assert told["lake"]["labelled"] + told["lake"]["labels_lost"] == 675
+    assert {each["category"]: each["training_offers"] for each in told["needs_labels"]} == {"c2": 0}
+    # What lost its label can be learned from without one.
+    by_id = {str(row["offer_id"]): row["label"] for row in rows(900)}
+    assert "c" in {by_id[row["offer_id"]] for row in read(tmp_path, "transfer")}
+
+
+def test_without_production_the_lake_stands_for_it(tmp_path: Path) -> None:
+    lake = lakes.write(tmp_path / "lake.parquet", rows(900, ("a", "a", "a", "b")))
+    draw(tmp_path, lake, lakes.taxonomy("a", "b"))
+    told = figures(tmp_path)
+    assert told["production"] == told["labelled"]
+    assert told["test"]["uncovered_mass"] == 0
+
+
+# Lakes
+
+
+def test_lake_in_another_file_system(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    local = lakes.write(tmp_path / "lake.parquet", rows(300))
+    memory = fsspec.filesystem("memory")
+    try:
+        memory.pipe("/lake/part-1.parquet", local.read_bytes())
+        memory.pipe("/lake/_SUCCESS", b"")
+        draw(tmp_path / "far", "memory://lake", known)
+    finally:
+        memory.rm("/lake", recursive=True)
+    draw(tmp_path / "near", local, known)
+    assert (
+        lakes.files(tmp_path / "far")["train.parquet"]
+        == (lakes.files(tmp_path / "near")["train.parquet"])
+    )
+
+
+def test_columns_that_a_lake_has_not_are_null_and_others_pass_by(tmp_path: Path) -> None:
+    made = [
+        {"offer_id": number, "title": f"thing {number}", "label": "ab"[number % 2], "price": 3.5}
+        for number in range(100)
+    ]
+    path = tmp_path / "lake.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    draw(tmp_path, path, lakes.taxonomy("a", "b"))
+    row = read(tmp_path, "train")[0]
+    assert row["offer_id"].isdigit()
+    assert row["shop_id"] is row["cluster"] is row["subcategory"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("lake.parquet", b"PAR1 but not really", "lake.parquet"),
+        ("lake.jsonl", b'{"offer_id": "1", "title"\n', "sampling, offers: .*JSON"),
+        ("lake.jsonl.gz", b"\x1f\x8b torn", "lake.jsonl.gz"),
+        ("lake.csv", b"offer_id,title\n", "lake.csv: must be one of .parquet"),
+    ],
+)
+def test_broken_lake_is_refused_with_a_line(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(StageError, match=message) as caught:
+        draw(tmp_path, tmp_path / name, lakes.taxonomy("a", "b"))
+    assert "\n" not in str(caught.value)
+
+
+def test_lake_that_cannot_be_drawn_from_is_refused_with_a_line(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b")
+    with pytest.raises(StageError, match="no offers there"):
+        draw(tmp_path, tmp_path / "nowhere", known)
+    other = tmp_path / "other.parquet"
+    with duckdb.connect() as database:
+        database.execute(f"COPY (SELECT 1 AS id) TO '{other}'")
+    with pytest.raises(StageError, match="has no column offer_id"):
+        draw(tmp_path, other, known)
+    strange = lakes.write(tmp_path / "strange.parquet", rows(50, ("x", "y")))
+    with pytest.raises(StageError, match="are the labels this taxonomy's"):
+        draw(tmp_path, strange, known)
+    lakes.write(tmp_path / "mixed" / "a.parquet", rows(5))
+    lakes.write(tmp_path / "mixed" / "b.jsonl", rows(5))
+    with pytest.raises(StageError, match="both Parquet and JSON lines"):
+        draw(tmp_path, tmp_path / "mixed", known)
+    with pytest.raises(StageError, match="no offers of any category"):
+        draw(tmp_path, other, known, production=Production({}, {"x": 1}))
+    with pytest.raises(StageError, match="too many to count with"):
+        draw(tmp_path, other, known, production=Production({"a": 2**60}, {}))
+    with pytest.raises(StageError, match="none of those that led to"):
+        draw(tmp_path, other, known, edition="3-00000000")
+    with pytest.raises(StageError, match=r"taxonomy\.json: cannot be read"):
+        make(SMALL, str(other), tmp_path / "no" / "taxonomy.json", None, tmp_path, print)
+    with pytest.raises(StageError, match="Memory"):
+        draw(tmp_path, other, known, SMALL.model_copy(update={"memory": "much"}))
+
+
+def test_picture_shows_what_came(sample: Path) -> None:
+    content = (sample / "sets" / "plots.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 20_000

@@ -1,7 +1,7 @@
-"""Tensors: arrays in a safetensors file, mapped into memory or written piece by piece.
+"""Tensors: arrays in a safetensors file, mapped into memory.
 
-The package safetensors itself holds a whole file in memory, twice when it writes. A linear model of
-two thousand categories is gigabytes, which workers of one machine should share.
+The package safetensors reads them into memory of one process. A linear model of two thousand
+categories is some hundred megabytes, which the workers of one machine should share.
 
 Format: https://huggingface.co/docs/safetensors, the size of the head in 8 bytes, the head in JSON,
 the arrays one behind the other.
@@ -9,13 +9,12 @@ the arrays one behind the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 _TYPES: Final[dict[str, np.dtype[Any]]] = {
@@ -23,7 +22,6 @@ _TYPES: Final[dict[str, np.dtype[Any]]] = {
     "F64": np.dtype("<f8"),
     "I32": np.dtype("<i4"),
 }
-_NAMES: Final = {dtype: name for name, dtype in _TYPES.items()}
 
 
 class TensorError(Exception):
@@ -59,23 +57,3 @@ def map_tensors(file: Path) -> dict[str, NDArray[Any]]:
             start = 8 + size + entry["data_offsets"][0]
             tensors[name] = np.memmap(file, dtype, "r", start, shape)
     return tensors
-
-
-def head(tensors: Mapping[str, tuple[DTypeLike, tuple[int, ...]]]) -> bytes:
-    """What a file of such arrays begins with; their bytes follow in this order.
-
-    Types of more bytes have to stand before those of fewer, so that each lies where a processor
-    likes to read it.
-    """
-    entries: dict[str, dict[str, Any]] = {}
-    end = 0
-    for name, (dtype, shape) in tensors.items():
-        start, end = end, end + int(np.prod(shape)) * np.dtype(dtype).itemsize
-        entries[name] = {
-            "dtype": _NAMES[np.dtype(dtype)],
-            "shape": shape,
-            "data_offsets": (start, end),
-        }
-    encoded = msgspec.json.encode(entries)
-    encoded += b" " * (-len(encoded) % 8)
-    return len(encoded).to_bytes(8, "little") + encoded

@@ -1,4 +1,4 @@
-"""Tensors come back as they were written, and what is no file of tensors is refused."""
+"""Tensors are those that safetensors wrote, and what is no file of tensors is refused."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 
-from classifier.tensors import TensorError, head, map_tensors
+from classifier.tensors import TensorError, map_tensors
 
 ARRAYS = {
     "wide": np.array([1.5, -2.0, 0.1]),
@@ -19,8 +19,7 @@ ARRAYS = {
 
 
 def written(file: Path) -> Path:
-    content = head({name: (array.dtype, array.shape) for name, array in ARRAYS.items()})
-    file.write_bytes(content + b"".join(array.tobytes() for array in ARRAYS.values()))
+    file.write_bytes(save(ARRAYS, {"a": "word"}))
     return file
 
 
@@ -31,15 +30,8 @@ def refusal(file: Path) -> str:
     return str(refused.value)
 
 
-def test_safetensors_reads_what_is_written(tmp_path: Path) -> None:
-    for name, array in load_file(written(tmp_path / "a.safetensors")).items():
-        np.testing.assert_array_equal(array, ARRAYS[name], strict=True)
-
-
 def test_mapped_is_what_safetensors_wrote(tmp_path: Path) -> None:
-    file = tmp_path / "a.safetensors"
-    file.write_bytes(save(ARRAYS, {"a": "word"}))
-    mapped = map_tensors(file)
+    mapped = map_tensors(written(tmp_path / "a.safetensors"))
     assert mapped.keys() == ARRAYS.keys()
     for name, array in mapped.items():
         np.testing.assert_array_equal(array, ARRAYS[name], strict=True)

@@ -28,7 +28,15 @@ VOCABULARY = Vocabulary(Grams(1, 1, ("kettle", "red", "sofa")), Grams(3, 3, (" k
 IDF = {"idf.words": np.array([2.0, 1.0, 2.0]), "idf.letters": np.array([3.0, 3.0])}
 WEIGHTS = np.array([[1, -1], [0.25, 0.5], [-1, 1], [0.5, 0], [0, 0.5]], dtype=np.float32)
 INTERCEPT = np.array([-0.5, -0.25], dtype=np.float32)
-TENSORS = {**IDF, "weights": WEIGHTS, "intercept": INTERCEPT}
+TENSORS = {
+    **IDF,
+    "intercept": INTERCEPT,
+    "dense.ngrams": np.array([2, 0], dtype=np.int32),
+    "dense.weights": WEIGHTS[[2, 0]],
+    "sparse.starts": np.array([0, 0, 2, 2, 3, 4], dtype=np.int32),
+    "sparse.labels": np.array([0, 1, 0, 1], dtype=np.int32),
+    "sparse.weights": np.array([0.25, 0.5, 0.5, 0.5], dtype=np.float32),
+}
 
 
 def logits(words: list[float], letters: list[float]) -> NDArray[np.float64]:
@@ -139,10 +147,20 @@ def test_golden_answers_that_differ_are_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"weights": None}, "weights is missing"),
-        ({"weights": WEIGHTS.astype(np.float64)}, "weights is float64 [5, 2]"),
-        ({"weights": WEIGHTS[:4]}, "weights is float32 [4, 2]; with 5 n-grams and 2 labels"),
-        ({"weights": WEIGHTS.T.copy()}, "must be float32 [5, 2]"),
+        ({"dense.weights": None}, "dense.weights is missing"),
+        ({"dense.ngrams": None}, "dense.ngrams is missing"),
+        ({"sparse.weights": None}, "sparse.labels is int32 [4]"),
+        ({"dense.weights": WEIGHTS[:2].astype(np.float64)}, "dense.weights is float64 [2, 2]"),
+        ({"dense.weights": WEIGHTS[:2, :1].copy()}, "float32 [2, 1]; with 5 n-grams and 2 labels"),
+        ({"dense.weights": WEIGHTS}, "must be float32 [2, 2]"),
+        ({"dense.ngrams": np.array([0, 5], dtype=np.int32)}, "dense.ngrams names one"),
+        ({"dense.ngrams": np.array([-1, 0], dtype=np.int32)}, "dense.ngrams names one"),
+        ({"sparse.labels": np.array([0, 1, 2, 1], dtype=np.int32)}, "there are 2"),
+        ({"sparse.labels": np.array([0, 1, -1, 1], dtype=np.int32)}, "sparse.labels names one"),
+        ({"sparse.starts": np.array([0, 0, 2, 1, 3, 4], dtype=np.int32)}, "divide 4 weights"),
+        ({"sparse.starts": np.array([0, 0, 2, 2, 3, 5], dtype=np.int32)}, "divide 4 weights"),
+        ({"sparse.starts": np.array([1, 1, 2, 2, 3, 4], dtype=np.int32)}, "divide 4 weights"),
+        ({"sparse.starts": np.array([0, 4], dtype=np.int32)}, "sparse.starts is int32 [2]"),
         ({"intercept": INTERCEPT[:1]}, "intercept is float32 [1]"),
         ({"idf.words": IDF["idf.words"][:2]}, "idf.words is float64 [2]"),
         ({"idf.letters": np.array([3.0, np.nan])}, "idf.letters: not all of it is finite"),

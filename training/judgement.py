@@ -101,9 +101,10 @@ def judge(
     `on_step` hears what is being computed.
     """
     how = Bootstrap(parameters.resamples, parameters.confidence, parameters.seed)
-    weightings: dict[str, Floats] = {UNWEIGHTED: np.ones(len(given))}
+    weightings: dict[str, Floats] = {}
     if given.weights is not None:
         weightings[PRODUCTION] = given.weights
+    weightings[UNWEIGHTED] = np.ones(len(given))
     weights = weightings.get(PRODUCTION, weightings[UNWEIGHTED])
     everything = Slice("all", np.arange(len(given)))
     on_step("all offers")
@@ -186,7 +187,6 @@ def _slices(
     parts = {
         "language": sliced.languages(given),
         "source": sliced.sources(given),
-        "shop": sliced.shops(given, parameters.least_offers),
         "text_length": sliced.lengths(given, parameters.text_lengths),
     }
     if training_offers is not None:
@@ -195,6 +195,7 @@ def _slices(
         )
     if taxonomy is not None:
         parts["department"] = sliced.by_truth(given, _departments(taxonomy))
+    parts["shop"] = sliced.shops(given, parameters.least_offers)
     return {
         kind: some
         for kind, some in parts.items()

@@ -32,6 +32,7 @@ _SETTINGS: Any = {
     "axes.labelcolor": _INK,
     "axes.edgecolor": _FAINT,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": _FAINT,
     "grid.linewidth": 0.6,
     "xtick.color": _INK,

@@ -139,6 +139,8 @@ def label_counts(path: Path) -> dict[str, int]:
         labels = [row.label for row in _lines(path)]
     for label in labels:
         if label is not None:
+            if not isinstance(label, str):
+                raise StageError(f"{path}: the labels are no strings, such as {label!r}")
             counts[label] = counts.get(label, 0) + 1
     return counts
 

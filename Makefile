@@ -2,6 +2,9 @@
 #
 #   make demo                                  offers through Kafka, the model and MongoDB, live
 #   make demo OFFERS=FILE.jsonl[.gz]           your own offers; with TRAIN=FILE your own labels too
+#   make baseline                              a lake, data sets, the tuned SVM, served, judged: report.html
+#   make baseline LAKE=DIR TAXONOMY=FILE       the same from a lake of your own
+#   make baseline TRAIN=FILE VALIDATION=FILE TEST=FILE      the same on sets that are split already
 #   make test                                  lint, types and every test, on a real broker and database
 #   make lint | make format | make bench | make clean
 #
@@ -14,6 +17,16 @@ BIN := $(VENV)/bin
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
 
+# Where `make baseline` works; LAKE, TAXONOMY, PRODUCTION or TRAIN, VALIDATION, TEST: what it works on.
+# SET: parameters that differ from pipeline.yaml's, as in SET="baseline.costs=[1] dataset.cap=500".
+WORK ?= work/baseline
+LAKE ?=
+TAXONOMY ?=
+PRODUCTION ?=
+VALIDATION ?=
+TEST ?=
+SET ?=
+
 # COUNT: how many sample events, or how many offers of OFFERS. OFFERS, TRAIN: files, .jsonl or .jsonl.gz.
 COUNT ?=
 OFFERS ?=
@@ -22,13 +35,36 @@ TRAIN ?=
 CODE := $(wildcard classifier training compile benchmarks tests)
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test lint format bench constraints clean
+STAGE = $(BIN)/python -m training
+SETS := $(foreach each,$(SET),--set '$(each)')
+
+.PHONY: demo baseline test lint format bench constraints clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/demo.stamp
 	@$(BIN)/python -m classifier demo \
 	    $(if $(OFFERS),--offers "$(OFFERS)") $(if $(TRAIN),--train "$(TRAIN)") \
 	    $(if $(COUNT),--count "$(COUNT)")
+
+baseline: $(VENV)/train.stamp
+ifneq ($(TEST),)
+	$(STAGE) given --out $(WORK)/sets --train "$(TRAIN)" --validation "$(VALIDATION)" --test "$(TEST)"
+else
+ifeq ($(LAKE),)
+	$(STAGE) lake --out $(WORK)/lake $(SETS)
+endif
+	$(STAGE) dataset --out $(WORK)/sets $(SETS) --lake $(or $(LAKE),$(WORK)/lake) \
+	    --taxonomy $(or $(TAXONOMY),$(WORK)/lake/taxonomy.json) \
+	    $(addprefix --production ,$(or $(PRODUCTION),$(if $(LAKE),,$(WORK)/lake/production.json)))
+endif
+	$(STAGE) baseline --out $(WORK)/svm $(SETS) --train $(WORK)/sets/train.parquet \
+	    --validation $(WORK)/sets/validation.parquet \
+	    $(if $(TEST),$(addprefix --taxonomy ,$(TAXONOMY)),--taxonomy $(WORK)/sets/taxonomy.json)
+	$(STAGE) endpoint --out $(WORK)/endpoint --model $(WORK)/svm --offers $(WORK)/sets/test.parquet
+	$(STAGE) evaluate --out $(WORK)/report $(SETS) --predictions $(WORK)/endpoint/answers.parquet \
+	    --train $(WORK)/sets/train.parquet \
+	    $(if $(TEST),$(addprefix --taxonomy ,$(TAXONOMY)),--taxonomy $(WORK)/sets/taxonomy.json)
+	@echo "$(WORK)/report/report.html"
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
@@ -61,6 +97,11 @@ clean:
 $(VENV)/dev.stamp: $(VENV)/demo.stamp
 	@echo "Installing the tools for lint and tests into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/train.stamp: $(VENV)/demo.stamp
+	@echo "Installing the packages of training into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -e '.[demo,train]'
 	@touch $@
 
 $(VENV)/demo.stamp: $(VENV)/venv.stamp $(INPUTS)

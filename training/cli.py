@@ -1,20 +1,244 @@
-"""`python -m training STAGE`."""
+"""`python -m training STAGE`: every step from a lake of offers to a judged model, one a command."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
+if TYPE_CHECKING:
+    from training.parameters import Parameters
+    from training.stage import Record
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+taxonomy_app = typer.Typer(add_completion=False, no_args_is_help=True)
+app.add_typer(taxonomy_app, name="taxonomy", help="Look at the taxonomy, and change it.")
+
+Out = Annotated[Path, typer.Option(help="Directory for what the stage makes.", file_okay=False)]
+Pipeline = Annotated[
+    Path, typer.Option(help="The parameters of all stages.", rich_help_panel="Parameters")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="STAGE.KEY=VALUE",
+        help="One parameter for this run; again for more.",
+        rich_help_panel="Parameters",
+    ),
+]
+TaxonomyFile = Annotated[Path, typer.Option(help="The taxonomy, as JSON.")]
+
+PIPELINE = Path("pipeline.yaml")
 
 
 @app.callback()
 def main() -> None:
-    """Train models, a stage a command."""
+    """Train models and judge them, a stage a command.
+
+    A stage that was finished with the same inputs and parameters does nothing; one that was killed
+    goes on where it was. Figures go to MLflow where that is installed.
+    """
+
+
+@app.command()
+def lake(out: Out, pipeline: Pipeline = PIPELINE, overrides: Overrides = None) -> None:
+    """Make a sample lake: labelled and unlabelled offers, their taxonomy, counts of production."""
+    with _stage(pipeline, overrides) as parameters:
+        from training.lake import make_sample
+
+        _finished(make_sample(parameters.lake, out, _say))
+
+
+@app.command()
+def dataset(
+    out: Out,
+    lake: Annotated[
+        str, typer.Option(help="Offers, Parquet or JSONL: a file, directory, glob or URL.")
+    ],
+    taxonomy: TaxonomyFile,
+    production: Annotated[
+        Path | None,
+        typer.Option(
+            help="Production's offers by category, from `training production`; else the lake's"
+            " labelled offers stand for it."
+        ),
+    ] = None,
+    edition: Annotated[
+        str | None,
+        typer.Option(help="Edition that the lake's labels are of; the taxonomy's own if not given"),
+    ] = None,
+    engine: Annotated[
+        Literal["duckdb", "spark"], typer.Option(help="What runs the sampling plan.")
+    ] = "duckdb",
+    pipeline: Pipeline = PIPELINE,
+    overrides: Overrides = None,
+) -> None:
+    """Draw training, validation, test, experiment and transfer sets from a lake of offers."""
+    with _stage(pipeline, overrides) as parameters:
+        from training import dataset as stage
+        from training import production as counts
+        from training.taxonomy import load
+
+        known = counts.read(production, load(taxonomy)) if production else None
+        record = stage.make(
+            parameters.dataset, lake, taxonomy, known, out, _say, engine=engine, edition=edition
+        )
+        _finished(record, [out / "dataset.json"])
+
+
+@app.command()
+def production(
+    out: Annotated[Path, typer.Option(help="File for the counts, JSON.", dir_okay=False)],
+    taxonomy: TaxonomyFile,
+) -> None:
+    """Count production's offers by category: the classifications in MongoDB.
+
+    MONGODB_URI, MONGODB_DATABASE and MONGODB_COLLECTION say where, as they do for the service.
+    """
+    with _errors():
+        from classifier.settings import load_settings
+        from training import production as stage
+        from training.stage import write_json
+        from training.taxonomy import load
+
+        settings, known = load_settings(), load(taxonomy)
+        counted = stage.count(
+            settings.mongodb_uri.get_secret_value(),
+            settings.mongodb_database,
+            settings.mongodb_collection,
+            known,
+            settings.mongodb_timeout_ms,
+        )
+        write_json(out, {"taxonomy": known.version, "counts": counted.counts})
+        summary = {
+            "offers": sum(counted.counts.values()),
+            "categories": len(counted.counts),
+            "offers_without_a_label_now": sum(counted.lost.values()),
+        }
+        typer.echo(json.dumps(summary))
+
+
+@app.command()
+def given(
+    out: Out,
+    train: Annotated[Path, typer.Option(help="JSONL, gzipped or not, each row with `label`.")],
+    validation: Annotated[Path, typer.Option(help="Likewise.")],
+    test: Annotated[Path, typer.Option(help="Likewise.")],
+) -> None:
+    """Take sets that are split already, as a public benchmark's are."""
+    with _errors():
+        from training import given as stage
+
+        files = {"train": train, "validation": validation, "test": test}
+        _finished(stage.make(files, out))
+
+
+@app.command()
+def baseline(
+    out: Out,
+    train: Annotated[Path, typer.Option(help="Training set, Parquet.")],
+    validation: Annotated[Path, typer.Option(help="Validation set, Parquet.")],
+    taxonomy: Annotated[
+        Path | None, typer.Option(help="The taxonomy that the labels belong to, as JSON.")
+    ] = None,
+    pipeline: Pipeline = PIPELINE,
+    overrides: Overrides = None,
+) -> None:
+    """Tune, calibrate and publish a linear SVM: the price to meet and the accuracy to beat."""
+    with _stage(pipeline, overrides) as parameters:
+        from training import baseline as stage
+
+        record = stage.make(parameters.baseline, train, validation, taxonomy, out, _say)
+        _finished(record)
+
+
+@app.command()
+def endpoint(
+    out: Out,
+    model: Annotated[Path, typer.Option(help="An artefact, or a folder whose `current` is one.")],
+    offers: Annotated[Path, typer.Option(help="Offers to answer, Parquet.")],
+) -> None:
+    """Send a test set through the production service, and keep what it wrote to MongoDB.
+
+    Broker and database are started for it, unless KAFKA_BOOTSTRAP_SERVERS and MONGODB_URI name
+    some.
+    """
+    with _errors():
+        from rich.console import Console
+
+        from training import endpoint as stage
+
+        _finished(stage.answer(model, offers, out, Console(stderr=True)))
+
+
+@app.command()
+def evaluate(
+    out: Out,
+    predictions: Annotated[
+        Path, typer.Option(help="Answers to the test set: a classified file, Parquet or JSONL.")
+    ],
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE",
+            help="Another model's answers to the same offers, to compare with; again for more.",
+        ),
+    ] = None,
+    taxonomy: Annotated[Path | None, typer.Option(help="The taxonomy, for names, as JSON.")] = None,
+    train: Annotated[
+        Path | None, typer.Option(help="What it was trained on, for categories' frequency.")
+    ] = None,
+    pipeline: Pipeline = PIPELINE,
+    overrides: Overrides = None,
+) -> None:
+    """Judge answers to a test set: report.json, and report.html to read."""
+    with _stage(pipeline, overrides) as parameters:
+        from training import evaluate as stage
+
+        record = stage.make(
+            parameters.evaluate, predictions, _named(against or ()), taxonomy, train, out, _say
+        )
+        _finished(record, [out / stage.REPORT, out / stage.PAGE])
+
+
+@taxonomy_app.command("show")
+def show_taxonomy(
+    taxonomy: Annotated[Path, typer.Argument(help="The taxonomy, as JSON.")],
+    language: Annotated[
+        Literal["de", "en", "fr", "es", "it"], typer.Option(help="Of the names.")
+    ] = "en",
+) -> None:
+    """Print the tree of categories."""
+    with _errors():
+        from training.taxonomy import load, outline
+
+        for line in outline(load(taxonomy), language):
+            typer.echo(line)
+
+
+@taxonomy_app.command("apply")
+def apply_changes(
+    taxonomy: Annotated[Path, typer.Argument(help="The taxonomy, as JSON.")],
+    changes: Annotated[Path, typer.Argument(help="The change set, YAML or JSON.")],
+    out: Annotated[Path, typer.Option(help="File for the next edition.", dir_okay=False)],
+    lake: Annotated[
+        str | None, typer.Option(help="Labelled offers, to count what the changes concern.")
+    ] = None,
+    production: Annotated[
+        Path | None, typer.Option(help="Production's offers by category, likewise.")
+    ] = None,
+) -> None:
+    """Apply a change set, and say what must be labelled, retrained and reclassified."""
+    with _errors():
+        from training.changes import apply_files
+
+        apply_files(taxonomy, changes, out, typer.echo, lake, production)
 
 
 @app.command()
@@ -35,19 +259,11 @@ def demo_model(
     on held-out offers, and seconds.
     """
     started = time.perf_counter()
-    try:
-        from compile.build import CompileError
+    with _errors():
         from training.demo import demo_model as make
-        from training.examples import DataError
-    except ModuleNotFoundError as error:
-        _fail(f"training needs {error.name}: pip install 'offer-classifier[train]'", 2)
-    imported = round(time.perf_counter() - started, 2)
-    try:
-        made = make(out, train, seed, lambda line: typer.echo(line, err=True))
-    except (DataError, CompileError) as error:
-        _fail(str(error), 1)
-    except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}", 1)
+
+        imported = round(time.perf_counter() - started, 2)
+        made = make(out, train, seed, _say)
     seconds = {"import": imported, **made.seconds}
     seconds["all"] = round(time.perf_counter() - started, 2)
     summary = {
@@ -57,6 +273,79 @@ def demo_model(
         "seconds": seconds,
     }
     typer.echo(json.dumps(summary))
+
+
+@contextlib.contextmanager
+def _stage(pipeline: Path, overrides: Sequence[str] | None) -> Iterator[Parameters]:
+    """The parameters, and errors as one line."""
+    with _errors():
+        from training.parameters import ParameterError, load
+
+        try:
+            parameters = load(pipeline, overrides or ())
+        except ParameterError as error:
+            _fail(str(error), 2)
+        yield parameters
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """What is wrong with what a person gave is one line and an exit code, and no traceback."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        _fail(f"training needs {error.name}: pip install 'offer-classifier[train]'", 2)
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}", 1)
+    except Exception as error:
+        if not _is_told(error):
+            raise
+        _fail(str(error), 1)
+
+
+def _is_told(error: Exception) -> bool:
+    """Whether the message is one line for a person. The classes are asked for when there is an
+    error: importing them costs seconds.
+    """
+    from classifier.artifact import ArtifactError
+    from classifier.demo import DemoError
+    from classifier.engines import EngineError
+    from classifier.jsonl import FileError
+    from classifier.model import ModelError
+    from classifier.settings import SettingsError
+    from compile.build import CompileError
+    from training.examples import DataError
+    from training.stage import StageError
+
+    told = (
+        ArtifactError, CompileError, DataError, DemoError, EngineError, FileError, ModelError,
+        SettingsError, StageError,
+    )  # fmt: skip
+    return isinstance(error, told)
+
+
+def _finished(record: Record, files: Sequence[Path] = ()) -> None:
+    """Logs the run, and prints its summary as one line of JSON."""
+    from training import tracking
+
+    tracking.log(record, files, _say)
+    typer.echo(json.dumps({"stage": record.stage, "seconds": record.seconds, **record.summary}))
+
+
+def _named(pairs: Sequence[str]) -> dict[str, Path]:
+    named: dict[str, Path] = {}
+    for pair in pairs:
+        name, equals, file = pair.partition("=")
+        if not (name and equals and file):
+            _fail(f"--against {pair}: must be NAME=FILE", 2)
+        if name in named:
+            _fail(f"--against {pair}: {name} stands there twice", 2)
+        named[name] = Path(file)
+    return named
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -7,6 +7,7 @@ fails because of it: what cannot be logged is said in one line.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ def log(record: Record, files: Sequence[Path] = (), say: Callable[[str], None] =
     try:
         import mlflow
 
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
         mlflow.set_experiment(EXPERIMENT)
         with mlflow.start_run(run_name=record.stage):
             mlflow.set_tags({"stage": record.stage, "fingerprint": record.fingerprint})

@@ -199,8 +199,8 @@ def test_demo_that_is_stopped_leaves_no_process(models: Path, number: signal.Sig
         if name not in ("KAFKA_BOOTSTRAP_SERVERS", "MONGODB_URI")
     }
     # A shell lets what it starts in the background ignore Ctrl-C, and so all that comes of that.
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    started = f"{heard}; from classifier.cli import main; main()"
+    heard = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    started = f"{heard}; from classifier.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", started, "demo", "--models", str(models)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment

@@ -8,7 +8,7 @@ offer set (sampling.COLUMNS); all but offer_id may be missing, and others pass b
 from __future__ import annotations
 
 import hashlib
-import posixpath
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -116,9 +116,13 @@ def _format(name: str) -> Format | None:
     return None
 
 
-def _hidden(name: str, top: str) -> bool:
-    inside = name.removeprefix(top) if name != top else posixpath.basename(name)
-    return any(part.startswith((".", "_")) for part in inside.split("/"))
+def _hidden(name: str, path: str) -> bool:
+    """Whether the file, or a directory below what was named, is hidden by its name."""
+    named = path
+    if magic := re.search(r"[*?\[]", path):
+        named = path[: path.rfind("/", 0, magic.start()) + 1]
+    inside = name.removeprefix(named).split("/")
+    return any(part.startswith((".", "_")) for part in inside)
 
 
 def _version(system: Any, name: str) -> str:

@@ -34,7 +34,10 @@ class SparkEngine:
             raise StageError(
                 f"Spark needs {error.name}: pip install 'offer-classifier[spark]'"
             ) from None
-        self._errors: type[Exception] = importlib.import_module("pyspark.errors").PySparkException
+        self._errors: tuple[type[Exception], ...] = (
+            importlib.import_module("pyspark.errors").PySparkException,
+            importlib.import_module("py4j.protocol").Py4JError,
+        )
         self._parts = parts
         builder = (
             sql.SparkSession.builder.appName("offer-classifier")
@@ -48,7 +51,7 @@ class SparkEngine:
                 .config("spark.driver.memory", memory.upper().removesuffix("B"))
                 .config("spark.driver.bindAddress", "127.0.0.1")
                 .config("spark.driver.host", "127.0.0.1")
-                .config("spark.sql.shuffle.partitions", str(4 * threads))
+                .config("spark.sql.shuffle.partitions", str(2 * threads))
             )
         try:
             self._session: Any = builder.getOrCreate()
@@ -56,7 +59,7 @@ class SparkEngine:
             for table in sorted(parts.glob("*.spark")):
                 if (table / "_SUCCESS").exists():
                     self._show(table.stem)
-        except (self._errors, RuntimeError, OSError) as error:
+        except (*self._errors, RuntimeError, OSError) as error:
             raise StageError(f"{lake.where}: {_first_line(error)}") from error
 
     def _open_lake(self, lake: Lake) -> None:
@@ -126,13 +129,15 @@ class SparkEngine:
             raise StageError(f"sampling: {_first_line(error)}") from error
 
     def close(self) -> None:
-        for table in ("lake",):
-            self._session.catalog.dropTempView(table)
+        # The session stays: it may be another's, and to start one takes seconds.
+        self._session.catalog.dropTempView("lake")
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    """What went wrong, without the calls that led there."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    # An error of Java's own: the first line names a call, the second begins with a colon.
+    return lines[1].lstrip(": ") if lines[1:] and lines[1].startswith(":") else lines[0]
 
 
 def _batch(rows: list[Any], columns: Sequence[str]) -> pa.RecordBatch:

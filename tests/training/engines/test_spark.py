@@ -1,0 +1,89 @@
+"""Spark, with the plan that sqlglot translates, chooses the very offers that DuckDB chooses."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.training import lakes
+from training.production import Production
+from training.stage import StageError
+
+HAS_SPARK = importlib.util.find_spec("pyspark") is not None
+needs_spark = pytest.mark.skipif(
+    not (HAS_SPARK and shutil.which("java")), reason="needs pyspark ([spark]) and a Java"
+)
+
+
+def made() -> list[dict[str, str | None]]:
+    """Offers with all that the two engines might see differently."""
+    rows = lakes.rows(500)
+    dirty = [
+        "Größe 42 für Mädchen",
+        "GR&Ouml;SSE 42 f&uuml;r M&auml;dchen",
+        "Gr&amp;ouml;&amp;szlig;e 42 &lt;b&gt;neu&lt;/b&gt;",
+        "İSTANBUL Çay 500 g",
+        "ΟΔΥΣΣΕΥΣ οδυσσεύς",
+        "Ключ гаечный № 5",
+        "鍵 キー",
+        "a 'quoted' \\ back\\slashed \"title\"",
+        "line\nbreak\ttab\u00a0space",
+        "😀 smile",
+        "e\u0301clair éclair",
+        "",
+        None,
+    ]
+    for number, title in enumerate(dirty * 3):
+        rows.append(
+            {
+                "offer_id": f"d{number}",
+                "title": title,
+                "description": f"Die Beschreibung {number % 5}" if number % 2 else None,
+                "label": "abc"[number % 3] if number % 4 else None,
+                "shop_id": f"shop {number % 4}",
+                "language": "de",
+                "category_path": "A > 'B' \\ C",
+            }
+        )
+    # Some texts of two labels.
+    rows += [{**row, "offer_id": f"x{i}", "label": "a"} for i, row in enumerate(rows[1:40])]
+    return rows
+
+
+@needs_spark
+@pytest.mark.timeout(600)
+# Spark's own: sockets that it leaves to the end of the process, and its use of pandas' old names.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_spark_and_duckdb_draw_the_same_sets(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c", "d")
+    production = Production({"a": 70, "b": 20, "c": 9, "d": 1}, {"gone": 3})
+    parameters = lakes.SMALL.model_copy(update={"threads": 2})
+    for format_ in ("parquet", "jsonl.gz"):
+        lake = lakes.write(tmp_path / format_ / f"lake.{format_}", made())
+        for engine in ("duckdb", "spark"):
+            place = tmp_path / format_ / engine
+            lakes.draw(place, lake, known, parameters, production, engine=engine)
+        duck, spark = (lakes.files(tmp_path / format_ / name) for name in ("duckdb", "spark"))
+        assert duck.keys() == spark.keys()
+        assert len(duck) == 9
+        for name, content in duck.items():
+            assert content == spark[name], name
+        drawn = json.loads(duck["dataset.json"])["sets"]
+        assert all(each["drawn"] >= 10 for each in drawn.values())
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"PAR1 but not really")
+    with pytest.raises(StageError, match="broken") as caught:
+        lakes.draw(tmp_path / "broken", broken, known, parameters, engine="spark")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(HAS_SPARK, reason="pyspark is installed")
+def test_missing_spark_is_named_with_the_way_to_get_it(tmp_path: Path) -> None:
+    lake = lakes.write(tmp_path / "lake.parquet", lakes.rows(10))
+    with pytest.raises(StageError, match=r"Spark needs pyspark: pip install .*\[spark\]"):
+        lakes.draw(tmp_path, lake, lakes.taxonomy("a", "b", "c"), engine="spark")

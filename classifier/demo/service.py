@@ -127,8 +127,9 @@ class Service:
             raise DemoError(f"the service ended with exit code {code}: {self._last_line()}")
 
     def _last_line(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines()
-        return lines[-1][:500] if lines else "it said nothing"
+        lines = self._log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+        # What it says at the end is that it stopped; the reason is the first error before that.
+        return next((line for line in lines if "[error " in line), lines[-1])[:500]
 
 
 def reasons(readyz: str) -> str:

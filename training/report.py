@@ -60,7 +60,7 @@ def render(judged: Judgement, past: Sequence[Entry]) -> str:
     environment.filters |= {"percent": percent, "points": points, "p_value": p_value, "bar": bar}
     weighting = PRODUCTION if PRODUCTION in judged.overall else UNWEIGHTED
     recent = past[-MOST_PAST:]
-    return environment.from_string(TEMPLATE.read_text()).render(
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         judged=judged,
         test_set=judged.test_set,
         weighting=weighting,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -97,6 +100,23 @@ def test_equal_answers_make_equal_bytes(tmp_path: Path) -> None:
         make(path, tmp_path / path.stem)
     for name in (evaluate.REPORT, evaluate.PAGE, evaluate.HISTORY):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
+
+
+def test_order_of_sets_has_no_part_in_it(tmp_path: Path) -> None:
+    answers = write(tmp_path / "a.jsonl", chance(0, 40))
+    make(answers, tmp_path / "here")
+    program = (
+        "import sys; from pathlib import Path; from tests.training.test_evaluate import make; "
+        "make(Path(sys.argv[1]), Path(sys.argv[2]))"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, str(answers), str(tmp_path / "there")],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+        check=True,
+    )
+    for name in (evaluate.REPORT, evaluate.PAGE, evaluate.HISTORY):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
 
 
 def test_killed_before_its_end_it_is_not_done(

@@ -80,7 +80,7 @@ class BaselineParameters(_Section):
     letters: tuple[Positive, Positive] | None = (3, 5)  # n-grams of letters within a word
     min_offers: Positive = 2  # an n-gram of fewer training offers is none
     most_letters: Positive = 300_000  # at most so many n-grams of letters, the most frequent
-    costs: Annotated[tuple[float, ...], Field(min_length=1)] = (0.3, 1.0, 3.0)  # C, tuned
+    costs: Annotated[tuple[float, ...], Field(min_length=1)] = (0.1, 0.3, 1.0)  # C, tuned
     tuning_offers: Positive = 30_000  # C is tuned on so many
     refit: bool = True  # the final fit is on training and validation offers
     precision: Share = 0.9  # thresholds are set so that of the certain answers so many are right

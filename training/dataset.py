@@ -69,7 +69,9 @@ def make(
         "production": _hash(production),
         **hash_inputs({"taxonomy": taxonomy_file}),
     }
-    stage = Stage("dataset", out, parameters, inputs, version=VERSION)
+    # What a run may use changes no set: one that ran out of memory is taken up with less.
+    drawing = parameters.model_copy(update={"memory": "", "threads": None})
+    stage = Stage("dataset", out, drawing, inputs, version=VERSION)
     if record := stage.done():
         say(f"{out}: is there already")
         return record

@@ -307,7 +307,7 @@ def test_order_of_rows_files_and_formats_and_threads_change_nothing(tmp_path: Pa
     draw(tmp_path / "2", many, known, SMALL.model_copy(update={"threads": 4}))
     assert lakes.files(tmp_path / "1").keys() == lakes.files(tmp_path / "2").keys()
     for name, content in lakes.files(tmp_path / "1").items():
-        if name != "experiments/frozen.json":  # names the parameters
+        if name != "experiments/frozen.json":  # names the lake
             assert content == lakes.files(tmp_path / "2")[name], name
 
 
@@ -373,7 +373,8 @@ def test_killed_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
     assert heard[0].startswith("offers: 1 of 8")
     assert not (killed / "sets" / "stage.json").exists()
     said: list[str] = []
-    draw(killed, killed / "lake.parquet", known, said=said)
+    less = SMALL.model_copy(update={"memory": "500MB", "threads": 2})
+    draw(killed, killed / "lake.parquet", known, less, said=said)
     assert said[0].startswith("chosen: 7 of 8")
     draw(whole, whole / "lake.parquet", known)
     assert lakes.files(killed) == lakes.files(whole)

@@ -22,7 +22,7 @@ class SparkEngine:
     """One directory of Parquet files a table, in `parts`; a table is there when it is whole.
 
     Takes the Spark session that is there, as `spark-submit` makes one, or starts one here with
-    `threads` cores and `memory`.
+    `threads` cores and `memory`. On a cluster, `parts` must be where all of its machines see it.
     """
 
     dialect: Dialect = "spark"

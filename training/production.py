@@ -7,7 +7,7 @@ estimate, as good as the model.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from pymongo import ReadPreference
 from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
 
 from classifier.classification import REMOVED
-from training.stage import StageError
+from training.stage import StageError, write_json
 from training.taxonomy import Taxonomy, TaxonomyError, remap_from
 
 
@@ -33,12 +33,13 @@ class Production:
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     counts: dict[str, int]
     taxonomy: str | None = None  # the edition that the counts are of; None: the one in use
+    lost: dict[str, int] = {}  # offers of none of its labels, as `write` keeps them
 
 
 def read(path: Path, taxonomy: Taxonomy) -> Production:
-    """The counts of a file: {"taxonomy": version, "counts": {category id: offers}}.
+    """The counts of a file: {"taxonomy": version, "counts": {category id: offers}, "lost": {}}.
 
-    Raises StageError.
+    Only the counts must be there. Raises StageError.
     """
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
@@ -46,12 +47,22 @@ def read(path: Path, taxonomy: Taxonomy) -> Production:
         raise StageError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeError) as error:
         raise StageError(f"{path}: holds no counts: {error}") from error
-    if wrong := sorted(label for label, count in file.counts.items() if count < 0):
-        raise StageError(f"{path}: category {wrong[0]!r} has {file.counts[wrong[0]]} offers")
+    for label, offers in (*file.counts.items(), *file.lost.items()):
+        if offers < 0:
+            raise StageError(f"{path}: category {label!r} has {offers} offers")
     try:
-        return remapped({(file.taxonomy or taxonomy.version): file.counts}, taxonomy)
+        found = remapped({(file.taxonomy or taxonomy.version): file.counts}, taxonomy)
     except TaxonomyError as error:
         raise StageError(f"{path}: {error}") from None
+    lost = Counter(found.lost)
+    lost.update(file.lost)
+    return Production(found.counts, dict(sorted(lost.items())))
+
+
+def write(path: Path, production: Production, taxonomy: Taxonomy) -> None:
+    """Writes the counts, by the labels of `taxonomy`, as `read` takes them. Raises FileError."""
+    content = _File(production.counts, taxonomy.version, production.lost)
+    write_json(path, content)
 
 
 def count(

@@ -11,6 +11,7 @@ import pytest
 
 from training.changes import ChangeSet, Merge, Retire, apply
 from training.production import Production, count, read
+from training.production import write as write_counts
 from training.stage import StageError
 from training.taxonomy import Category, Taxonomy, first
 
@@ -45,6 +46,16 @@ def test_counts_of_an_older_edition_follow_its_changes(tmp_path: Path) -> None:
 def test_counts_without_an_edition_are_of_the_one_in_use(tmp_path: Path) -> None:
     path = write(tmp_path / "counts.json", {"counts": {"cases": 2, "covers": 3}})
     assert read(path, after()) == Production({"cases": 2}, {"covers": 3})
+
+
+def test_counts_come_back_as_they_were_written_and_follow_later_changes(tmp_path: Path) -> None:
+    path = tmp_path / "counts.json"
+    counted = Production({"cables": 1, "covers": 3, "faxes": 2}, {"sample-1/cases": 7, "faxes": 1})
+    write_counts(path, counted, before())
+    assert read(path, before()) == counted
+    assert read(path, after()) == Production(
+        {"cables": 1, "cases": 3}, {"faxes": 3, "sample-1/cases": 7}
+    )
 
 
 @pytest.mark.parametrize(

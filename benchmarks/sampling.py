@@ -64,8 +64,11 @@ def measure(offers: int = 10_000_000, folder: Path | None = None, seed: int = 0)
         figures = json.loads(drawn.stdout)
     sets = {name: each["drawn"] for name, each in figures["sets"].items()}
     print(", ".join(f"{name} {count:,}" for name, count in sets.items()))
-    print(f"{figures['texts']:,} different texts")
-    print(f"drawn in {figures['seconds']:,.0f} s (at most {MOST_SECONDS:,.0f}), {THREADS} threads")
+    print(f"from {figures['texts']:,} texts, labelled once or on training's side without a label")
+    print(
+        f"drawn in {figures['seconds']:,.0f} s (at most {MOST_SECONDS:,.0f}), {THREADS} threads,"
+        f" {figures['used']:,.0f} s of the processors"
+    )
     print(f"peak: {figures['peak'] / 1e6:,.0f} MB (at most {MOST_BYTES / 1e6:,.0f})")
     short = []
     if figures["seconds"] > MOST_SECONDS:
@@ -111,13 +114,14 @@ def draw(lake: Path, out: Path) -> None:
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    started = time.monotonic()
+    started, used = time.monotonic(), time.process_time()
     dataset.make(PARAMETERS, str(lake), first / "taxonomy.json", counts, out, say)
-    seconds = time.monotonic() - started
+    seconds, used = time.monotonic() - started, time.process_time() - used
     figures = json.loads((out / "dataset.json").read_bytes())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    texts = figures["lake"]["different_texts"]
-    said = {"seconds": seconds, "peak": peak, "texts": texts, "sets": figures["sets"]}
+    texts = figures["lake"]["texts_to_draw_from"]
+    sets = figures["sets"]
+    said = {"seconds": seconds, "used": used, "peak": peak, "texts": texts, "sets": sets}
     os.write(1, json.dumps(said).encode())
 
 

@@ -57,6 +57,16 @@ class _Sets(NamedTuple):
     taxonomy: str
 
 
+class _Final(NamedTuple):
+    """The model that is published."""
+
+    given: Examples
+    chosen: Chosen
+    fitted: svm.Svm
+    questions: list[Golden]
+    most_tokens: int
+
+
 class _Calibration(NamedTuple):
     temperature: float
     threshold: float
@@ -90,15 +100,21 @@ def make(
     sets = _read(parameters, train, validation, taxonomy, say)
     work = _Work(parameters, len(sets.labels), parts)
 
+    questions = golden_texts(sets.validation)
     cost, tuning = work.tune(sets, say)
-    answers = work.answers("training", sets.training, sets.validation, cost)
+    if parameters.refit:
+        answers = work.answers("training", sets.training, sets.validation, cost)
+        final, _ = work.final(_joined(sets.training, sets.validation), questions, [], cost)
+    else:
+        final, answers = work.final(sets.training, questions, sets.validation.texts, cost)
     calibrated = _calibrate(answers, sets.validation, parameters.precision)
     figures = calibrated.figures
     say(
         f"validation: {figures['accuracy']:.1%} of {figures['offers']:,} right,"
         f" {figures['precision']:.1%} of the {figures['coverage']:.1%} above their threshold"
     )
-    published = _publish(parameters, work, sets, cost, tuning, calibrated, out)
+    figures_of_fit = {"cost": cost, "tuning": tuning, "most_passes": final.fitted.most_passes()}
+    published = _publish(parameters, sets, final, calibrated, figures_of_fit, out)
     artifact.set_current(out, published)
     manifest = artifact.Artifact.load(published).manifest
     results = {f"{published.name}/{name}": published / name for name in manifest.files}
@@ -164,6 +180,22 @@ class _Work:
             fitted = self.fit(name, training, chosen, asked_texts, cost, keep_weights=False)
             self._known[name, cost] = fitted.answers()
         return self._known[name, cost]
+
+    def final(
+        self, given: Examples, questions: Sequence[str], others: Sequence[str], cost: float
+    ) -> tuple[_Final, NDArray[np.float64]]:
+        """The model fitted on `given`, and what it answers to other texts (others, labels)."""
+        chosen = self.choose(given.texts)
+        # By scikit-learn's own analyzers and weights, so that golden answers vouch for ours.
+        asked = scikit_learns(questions, chosen)
+        if others:
+            ours = ngrams.weighed(others, chosen, self.most_tokens)
+            asked = csr_array(vstack([asked, ours], format="csr"))
+        fitted = self.fit("final", given, chosen, asked, cost, keep_weights=True)
+        answers = fitted.answers()
+        at = len(questions)
+        made = golden(questions, answers[:at], given.label_ids)
+        return _Final(given, chosen, fitted, made, self.most_tokens), answers[at:]
 
     def fit(
         self,
@@ -259,34 +291,28 @@ def _calibrate(
 
 def _publish(
     parameters: BaselineParameters,
-    work: _Work,
     sets: _Sets,
-    cost: float,
-    tuning: Mapping[str, Any],
+    final: _Final,
     calibrated: _Calibration,
+    figures: Mapping[str, Any],
     out: Path,
 ) -> Path:
-    """Fit the model that is published, and publish it once it answers as scikit-learn does."""
-    given = _joined(sets.training, sets.validation) if parameters.refit else sets.training
-    chosen = work.choose(given.texts)
-    texts = golden_texts(sets.validation)
-    asked = scikit_learns(texts, chosen)
-    fitted = work.fit("final", given, chosen, asked, cost, keep_weights=True)
+    """Publish the model once the code that serves it answers as scikit-learn does."""
+    label_ids = [label.id for label in sets.labels]
+    vocabulary = final.chosen.vocabulary
     staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=out))
     try:
-        label_ids = [label.id for label in sets.labels]
         artifact.write_labels(staging / "labels.json", sets.labels)
-        artifact.write_golden(staging / "golden.jsonl", golden(texts, fitted.answers(), label_ids))
-        (staging / VOCABULARY).write_bytes(msgspec.json.encode(chosen.vocabulary))
-        _write_model(staging / MODEL_FILE, fitted, chosen)
+        artifact.write_golden(staging / "golden.jsonl", final.questions)
+        (staging / VOCABULARY).write_bytes(msgspec.json.encode(vocabulary))
+        _write_model(staging / MODEL_FILE, final.fitted, final.chosen)
         report = {
-            "rows": {"training": len(sets.training.texts), "fitted": len(given.texts)},
+            "rows": {"training": len(sets.training.texts), "fitted": len(final.given.texts)},
             "labels": len(label_ids),
-            "ngrams": dict(zip(("words", "letters"), chosen.vocabulary.sizes, strict=True)),
-            "cost": cost,
-            "tuning": tuning,
+            "ngrams": dict(zip(("words", "letters"), vocabulary.sizes, strict=True)),
+            "bytes": {file.name: file.stat().st_size for file in sorted(staging.iterdir())},
             "validation": calibrated.figures,
-            "most_passes": fitted.most_passes(),
+            **figures,
         }
         encoded = msgspec.json.format(msgspec.json.encode(report), indent=1)
         (staging / "report.json").write_bytes(encoded + b"\n")
@@ -296,10 +322,10 @@ def _publish(
             target="linear-cpu",
             precision="fp32",
             checkpoint=file_hash(staging / MODEL_FILE),
-            data={"rows": len(given.texts), "sha256": given.sha256()},
+            data={"rows": len(final.given.texts), "sha256": final.given.sha256()},
             taxonomy=sets.taxonomy,
             text=parameters.recipe(),
-            max_tokens=work.most_tokens,
+            max_tokens=final.most_tokens,
             versions={name: importlib.metadata.version(name) for name in PACKAGES},
             temperature=calibrated.temperature,
             threshold=calibrated.threshold,

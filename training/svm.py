@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
@@ -111,30 +111,9 @@ def fit(
     starts = range(0, problem.count, LABELS_A_PART)
     files = {start: parts / f"{start:06d}.safetensors" for start in starts}
     missing = [start for start in starts if not files[start].exists()]
-    if missing:
-        shared = parts / "problem.npz"
-        problem.save(shared)
-        with ProcessPoolExecutor(
-            max_workers=min(processes, len(missing)),
-            mp_context=get_context("spawn"),
-            initializer=_begin,
-            initargs=(shared,),
-        ) as pool:
-            fits = [
-                pool.submit(_fit_part, start, cost, seed, keep_weights, files[start])
-                for start in missing
-            ]
-            done = problem.count - LABELS_A_PART * len(missing)
-            try:
-                for finished in as_completed(fits):
-                    finished.result()
-                    done += LABELS_A_PART
-                    labels = min(max(done, 0), problem.count)
-                    show(labels / problem.count, labels, "labels")
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        shared.unlink()
+    fits = _fit_parts(problem, cost, seed, keep_weights, files, missing, processes)
+    for done, _ in enumerate(fits, start=len(files) - len(missing) + 1):
+        show(done / len(files), min(LABELS_A_PART * done, problem.count), "labels")
     return Svm(tuple(files.values()))
 
 
@@ -145,6 +124,40 @@ def read(file: Path) -> Part:
     content = (tensors["weights.values"], tensors["weights.features"], tensors["weights.starts"])
     shape = (len(intercept), int(tensors["features"][0]))
     return Part(answers, intercept, tensors["passes"], csr_array(content, shape=shape))
+
+
+def _fit_parts(
+    problem: Problem,
+    cost: float,
+    seed: int,
+    keep_weights: bool,
+    files: Mapping[int, Path],
+    missing: Sequence[int],
+    processes: int,
+) -> Iterator[None]:
+    """Fits what is missing, and says so after each part."""
+    processes = min(processes, len(missing))
+    if processes <= 1:
+        for start in missing:
+            _fit_part(problem, start, cost, seed, keep_weights, files[start])
+            yield
+        return
+    shared = files[missing[0]].with_name("problem.npz")
+    problem.save(shared)
+    context = get_context("spawn")
+    with ProcessPoolExecutor(processes, context, _begin, (shared,)) as pool:
+        fits = [
+            pool.submit(_fit_own, start, cost, seed, keep_weights, files[start])
+            for start in missing
+        ]
+        try:
+            for finished in as_completed(fits):
+                finished.result()
+                yield
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    shared.unlink()
 
 
 _problem: Problem | None = None
@@ -165,11 +178,16 @@ def _end_with(sentinel: int) -> None:
     os._exit(1)
 
 
-def _fit_part(start: int, cost: float, seed: int, keep_weights: bool, file: Path) -> None:
+def _fit_own(start: int, cost: float, seed: int, keep_weights: bool, file: Path) -> None:
+    assert _problem is not None
+    _fit_part(_problem, start, cost, seed, keep_weights, file)
+
+
+def _fit_part(
+    problem: Problem, start: int, cost: float, seed: int, keep_weights: bool, file: Path
+) -> None:
     from sklearn import config_context
 
-    assert _problem is not None
-    problem = _problem
     labels = range(start, min(start + LABELS_A_PART, problem.count))
     size = problem.texts.shape[1]
     answers = np.full((problem.asked.shape[0], len(labels)), -1.0)

@@ -63,6 +63,10 @@ def make(
     known = taxonomy.load(taxonomy_file)
     remap = taxonomy.remap_from(known, edition or known.version)
     opened = open_lake(lake)
+    if opened.protocol == "file" and any(
+        Path(name).is_relative_to(out.absolute()) for name in opened.files
+    ):
+        raise StageError(f"{out}: is inside the lake {lake}; choose another directory")
     inputs = {
         "lake": opened.fingerprint,
         "edition": remap.base,
@@ -85,23 +89,21 @@ def make(
     try:
         _put_inputs(runner, remap, sets, production)
         _run(runner, parameters, production, say)
-        (out / "experiments").mkdir(exist_ok=True)
         hashes = {}
-        results = {}
         for each in sets:
-            name = (
-                f"experiments/{each.name}"
-                if each.name in parameters.experiment_offers
-                else each.name
-            )
-            rows, hashes[each.name] = _write(runner, each, out / f"{name}.parquet")
-            results[f"{name}.parquet"] = out / f"{name}.parquet"
-            say(f"{name}: {rows:,} offers")
+            rows, hashes[each.name] = _write(runner, each, parts / f"{each.name}.parquet")
+            say(f"{each.name}: {rows:,} offers")
         labels = taxonomy.label_ids(known)
         figures = distributions.measure(runner, sets, labels, parameters.floor, production)
     finally:
         runner.close()
+    (out / "experiments").mkdir(exist_ok=True)
     _freeze(out, stage.fingerprint, {name: hashes[name] for name in parameters.experiment_offers})
+    results = {}
+    for each in sets:
+        place = "experiments/" if each.name in parameters.experiment_offers else ""
+        name = f"{place}{each.name}.parquet"
+        results[name] = (parts / f"{each.name}.parquet").replace(out / name)
     taxonomy.save(known, out / "taxonomy.json")
     write_json(out / "dataset.json", {**figures, "hashes": hashes})
     results |= {name: out / name for name in ("taxonomy.json", "dataset.json")}
@@ -113,29 +115,16 @@ def make(
 
 def wanted(parameters: DatasetParameters) -> list[Set]:
     """What is to be drawn."""
+    p = parameters
     return [
-        Set(
-            "train",
-            "train",
-            "uniform",
-            parameters.training_offers,
-            parameters.floor,
-            parameters.cap,
-        ),
-        Set("validation", "validation", "production", parameters.validation_offers, 0, 0),
-        Set("test", "test", "production", parameters.test_offers, parameters.test_floor, 0),
+        Set("train", "train", "uniform", p.training_offers, p.floor, p.cap),
+        Set("validation", "validation", "production", p.validation_offers, 0, 0),
+        Set("test", "test", "production", p.test_offers, p.test_floor, 0),
         *(
-            Set(name, "train", "uniform", offers, 1, parameters.cap)
-            for name, offers in parameters.experiment_offers.items()
+            Set(name, "train", "uniform", offers, 1, p.cap)
+            for name, offers in p.experiment_offers.items()
         ),
-        Set(
-            "transfer",
-            "transfer",
-            "uniform",
-            parameters.transfer_offers,
-            0,
-            parameters.transfer_offers,
-        ),
+        Set("transfer", "transfer", "uniform", p.transfer_offers, 0, p.transfer_offers),
     ]
 
 
@@ -246,6 +235,13 @@ def _groups(batches: Iterable[pa.RecordBatch], fields: pa.Schema) -> Iterator[pa
         yield pa.concat_tables(held).combine_chunks()
 
 
+class _Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """experiments/frozen.json."""
+
+    fingerprint: str  # of the parameters and inputs that the sets were made of
+    sets: dict[str, str]  # name -> hash of its content
+
+
 def _freeze(out: Path, fingerprint: str, hashes: Mapping[str, str]) -> None:
     """Notes the experiment sets' hashes, or holds them against those noted before.
 
@@ -254,17 +250,17 @@ def _freeze(out: Path, fingerprint: str, hashes: Mapping[str, str]) -> None:
     """
     path = out / "experiments" / "frozen.json"
     try:
-        noted = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        noted = msgspec.json.decode(path.read_bytes(), type=_Frozen)
     except (OSError, msgspec.DecodeError, UnicodeError):
-        noted = {}
-    if noted.get("fingerprint") == fingerprint:
+        noted = None
+    if noted is not None and noted.fingerprint == fingerprint:
         for name, digest in hashes.items():
-            if noted["sets"].get(name) != digest:
+            if noted.sets.get(name) != digest:
                 raise StageError(
                     f"{out / 'experiments' / name}.parquet: came out differently than before, from"
                     f" the same lake and parameters; if that is meant, remove {path}"
                 )
-    write_json(path, {"fingerprint": fingerprint, "sets": dict(hashes)})
+    write_json(path, _Frozen(fingerprint, dict(hashes)))
 
 
 def _summary(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -440,9 +440,10 @@ def test_frozen_experiments_are_made_again_or_refused(tmp_path: Path) -> None:
     noted = json.loads(frozen.read_bytes())
     noted["sets"]["s"] = "0" * 64
     frozen.write_text(json.dumps(noted))
-    path.unlink()
+    path.write_bytes(b"an experiment's")
     with pytest.raises(StageError, match=r"experiments/s\.parquet: came out differently"):
         draw(tmp_path, lake, known)
+    assert path.read_bytes() == b"an experiment's"
 
 
 # Taxonomy
@@ -552,6 +553,9 @@ def test_lake_that_cannot_be_drawn_from_is_refused_with_a_line(tmp_path: Path) -
     lakes.write(tmp_path / "mixed" / "b.jsonl", rows(5))
     with pytest.raises(StageError, match="both Parquet and JSON lines"):
         draw(tmp_path, tmp_path / "mixed", known)
+    lakes.write(tmp_path / "sets" / "old.parquet", rows(5))
+    with pytest.raises(StageError, match="is inside the lake"):
+        draw(tmp_path, f"{tmp_path}/sets", known)
     with pytest.raises(StageError, match="no offers of any category"):
         draw(tmp_path, other, known, production=Production({}, {"x": 1}))
     with pytest.raises(StageError, match="too many to count with"):

@@ -71,7 +71,8 @@ class Worker:
         self._line = line
         self._outages = Outages()
         self._offsets = Offsets()
-        self._state = "starting"
+        self._running = False
+        self._wrote = False  # MongoDB has taken a write
         self._stopping = asyncio.Event()
         self._engine: EngineThread | None = None
         self._consumer: OfferConsumer | None = None
@@ -82,11 +83,12 @@ class Worker:
     def stop(self) -> None:
         """Asks for a graceful end: no more records, what is in flight is finished, then leave."""
         self._stopping.set()
+        self._report_now.set()
 
     async def run(self) -> None:
         """Works until `stop`.
 
-        Raises ArtifactError, EngineError or ModelError for a model that cannot serve.
+        Raises a group of an ArtifactError, EngineError or ModelError for a model that cannot serve.
         """
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._report())]
@@ -98,7 +100,6 @@ class Worker:
                 self._report_now.set()
                 await self._serve(self._engine)
             finally:
-                self._state = "draining"
                 for task in background:
                     task.cancel()
                 if self._engine is not None:
@@ -172,7 +173,8 @@ class Worker:
             ):
                 if not await self._until(service, errors, start):
                     return
-            self._state = "running"
+                self._wrote = True  # MongoDB is the first of them
+            self._running = True
             self._report_now.set()
             async with asyncio.TaskGroup() as tasks:
                 checking = tasks.create_task(self._check(consumer, store, pipeline))
@@ -243,14 +245,17 @@ class Worker:
     def status(self) -> link.Status:
         """How this worker is, as the supervisor is told."""
         consumer, engine = self._consumer, self._engine
+        draining = self._stopping.is_set()
         golden = engine is not None and ENGINE not in self._outages
         joined = consumer is not None and consumer.joined and KAFKA not in self._outages
         reasons = list(self._outages.reasons)
         if engine is None:
             reasons.append("the model is loading")
+        elif not self._wrote and STORE not in self._outages:
+            reasons.append("mongodb has not answered yet")
         elif consumer is not None and not consumer.joined:
             reasons.append("the group is not joined")
-        if self._state == "draining":
+        if draining:
             reasons.append("draining")
         pipeline = self._pipeline
         in_flight = pipeline.offers_in_flight if pipeline else 0
@@ -259,11 +264,11 @@ class Worker:
         return link.Status(
             slot=self._slot,
             pid=os.getpid(),
-            state=self._state,
+            state="draining" if draining else "running" if self._running else "starting",
             model=self._model_info(),
             golden=golden,
             joined=joined,
-            mongodb=consumer is not None and STORE not in self._outages,
+            mongodb=self._wrote and STORE not in self._outages,
             waiting_on=self._outages.services,
             in_flight=in_flight,
             idle_s=time.monotonic() - moved if in_flight else 0.0,

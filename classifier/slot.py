@@ -9,8 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from classifier import log
-from classifier.http import WorkerReport
 from classifier.link import Answer, Ask, ModelInfo, Status, SupervisorLink
+from classifier.reports import WorkerReport
 
 _numbers = itertools.count(1)
 

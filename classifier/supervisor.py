@@ -31,6 +31,7 @@ from classifier.artifact import Artifact, ArtifactError, resolve
 from classifier.exit_codes import BAD_MODEL, BAD_SETTINGS, FAULT, STOPPED
 from classifier.gauges import Gauges
 from classifier.http import BusyError, FailedError, UnavailableError
+from classifier.reports import Categories, Category, Health, ModelReport, Readiness
 from classifier.run_directory import SOCKET, run_directory
 from classifier.settings import Settings
 from classifier.slot import Slot
@@ -141,10 +142,10 @@ class Supervisor:
         self._hurry = asyncio.Event()
         self.url = ""
         self.listening = asyncio.Event()
-        self._categories = http.Categories(
+        self._categories = Categories(
             taxonomy=artifact.manifest.taxonomy,
             categories=[
-                http.Category(id=label.id, names=label.names, parents=list(label.parents))
+                Category(id=label.id, names=label.names, parents=list(label.parents))
                 for label in artifact.labels
             ],
         )
@@ -262,7 +263,7 @@ class Supervisor:
         """Count a request to /classify by its HTTP status."""
         self._requests[status] += 1
 
-    def health(self) -> http.Health:
+    def health(self) -> Health:
         """Dead only where the container must be restarted: a worker hangs and survives its kill.
 
         A worker that crashes, waits on an outage or is being replaced is no reason.
@@ -272,9 +273,9 @@ class Supervisor:
             for slot in self._slots
             if slot.killed
         ]
-        return http.Health(alive=not reasons, reasons=reasons)
+        return Health(alive=not reasons, reasons=reasons)
 
-    def readiness(self) -> http.Readiness:
+    def readiness(self) -> Readiness:
         """Give what each worker needs, and whether one of them has it all."""
         now = asyncio.get_running_loop().time()
         workers = [slot.report(now) for slot in self._slots]
@@ -284,12 +285,12 @@ class Supervisor:
         if self._stopping.is_set():
             reasons.insert(0, "the service is stopping")
         ready = not self._stopping.is_set() and any(worker.ready for worker in workers)
-        return http.Readiness(ready=ready, reasons=reasons, workers=workers)
+        return Readiness(ready=ready, reasons=reasons, workers=workers)
 
-    def model(self) -> http.ModelReport:
+    def model(self) -> ModelReport:
         """Give the artefact of the start and what each worker has loaded."""
         manifest = self._artifact.manifest
-        return http.ModelReport(
+        return ModelReport(
             artifact=manifest.id,
             kind=manifest.kind,
             target=manifest.target,
@@ -307,7 +308,7 @@ class Supervisor:
             workers={str(slot.number): slot.model() for slot in self._slots},
         )
 
-    def categories(self) -> http.Categories:
+    def categories(self) -> Categories:
         """Give what the artefact of the start can answer."""
         return self._categories
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -14,24 +12,13 @@ from pathlib import Path
 import numpy as np
 import prometheus_client
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client import values as prometheus_values
-from prometheus_client.parser import text_string_to_metric_families
 
 from classifier import metrics
 from classifier.metrics import Metrics
+from tests.classifier.exposition import samples
 
 ROOT = Path(__file__).parents[2]
-
-
-def samples(exposition: bytes) -> dict[tuple[str, ...], float]:
-    """By name and label values."""
-    return {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(exposition.decode())
-        for sample in family.samples
-    }
 
 
 def batch(counted: Metrics, categories: list[str], scores: np.ndarray) -> None:
@@ -160,91 +147,6 @@ def test_what_was_counted_before_a_kill_stays_counted(tmp_path: Path) -> None:
     assert shown[("classifier_score_count",)] == 4_000
 
 
-def spoil(path: Path, place: int, bytes_: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(place)
-        file.write(bytes_)
-
-
-@pytest.mark.parametrize("size", [0, 1, 7, 8, 100, 500, 4_096, 70_001])
-@pytest.mark.parametrize("kind", ["counter", "histogram"])
-def test_a_file_that_was_cut_stops_no_start(tmp_path: Path, kind: str, size: int) -> None:
-    metrics.for_worker(0, tmp_path).offers.inc("classified", 7)
-    os.truncate(tmp_path / f"{kind}_0.db", size)
-    counted = metrics.for_worker(0, tmp_path)
-    kept = counted.offers.value("classified")
-    # The first series of the file outlives a cut behind it.
-    assert kept == 7 if kind == "histogram" or size >= 500 else kept in (0, 7)
-    counted.offers.inc("classified", 1)
-    counted.score.observe(0.5)
-    shown = samples(metrics.scrape(tmp_path))
-    assert shown["classifier_offers_total", "classified"] == kept + 1
-
-
-@given(
-    spoils=st.lists(
-        st.tuples(st.integers(0, 3_000), st.binary(min_size=1, max_size=64)), max_size=8
-    ),
-    size=st.none() | st.integers(0, 5_000),
-)
-def test_no_bytes_in_the_files_stop_a_start_or_spoil_a_scrape(
-    tmp_path_factory: pytest.TempPathFactory,
-    spoils: list[tuple[int, bytes]],
-    size: int | None,
-) -> None:
-    directory = tmp_path_factory.mktemp("run")
-    counted = metrics.for_worker(0, directory)
-    counted.offers.inc("classified", 7)
-    for kind in ("counter", "histogram"):
-        for place, bytes_ in spoils:
-            spoil(directory / f"{kind}_0.db", place, bytes_)
-        if size is not None:
-            os.truncate(directory / f"{kind}_0.db", size)
-    counted = metrics.for_worker(0, directory)
-    before = counted.offers.value("removed")
-    counted.offers.inc("removed", 5)
-    counted.score.observe_many([0.5])
-    assert 0 <= before < math.inf
-    assert counted.offers.value("removed") == before + 5
-    for value in samples(metrics.scrape(directory)).values():
-        assert 0 <= value < math.inf
-
-
-def test_a_value_that_is_no_count_starts_over_and_its_neighbours_stay(tmp_path: Path) -> None:
-    counted = metrics.for_worker(0, tmp_path)
-    counted.offers.inc("classified", 7)
-    counted.offers.inc("removed", 3)
-    data = (tmp_path / "counter_0.db").read_bytes()
-    spoil(tmp_path / "counter_0.db", data.index(struct.pack("d", 7)), struct.pack("d", math.nan))
-    counted = metrics.for_worker(0, tmp_path)
-    assert counted.offers.value("classified") == 0
-    assert counted.offers.value("removed") == 3
-
-
-def test_a_full_disk_is_an_error_with_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match="No space left"):
-        metrics.for_worker(0, tmp_path)
-
-
-def test_the_files_have_their_room_from_the_start(tmp_path: Path) -> None:
-    counted = metrics.for_worker(0, tmp_path)
-    sizes = {path.name: path.stat() for path in tmp_path.iterdir()}
-    assert all(stat.st_blocks * 512 >= stat.st_size for stat in sizes.values())
-    counted.predictions.inc_many(f"category-{number}" for number in range(2_500))
-    assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == {
-        name: stat.st_size for name, stat in sizes.items()
-    }
-
-
-# Labels
-
-
 def test_the_number_of_series_is_bounded_over_restarts(tmp_path: Path) -> None:
     values = [f'shop "{number}"\n\\ é {"x" * 300}' for number in range(50_000)]
     for part in range(2):
@@ -265,82 +167,6 @@ def test_the_number_of_series_is_bounded_over_restarts(tmp_path: Path) -> None:
     began = time.perf_counter()
     metrics.scrape(tmp_path)
     assert time.perf_counter() - began < 1
-
-
-@given(st.lists(st.text(max_size=200), max_size=20))
-def test_any_text_makes_a_valid_exposition(values: list[str]) -> None:
-    counted = metrics.in_process()
-    counted.predictions.inc_many(values)
-    predictions = {
-        key: value
-        for key, value in samples(prometheus_client.generate_latest(counted.registry)).items()
-        if key[0] == "classifier_predictions_total"
-    }
-    assert sum(predictions.values()) == len(values)
-
-
-def test_a_lone_surrogate_is_a_label_like_any_other(tmp_path: Path) -> None:
-    counted = metrics.for_worker(0, tmp_path)
-    counted.predictions.inc("half \ud83d")
-    assert samples(metrics.scrape(tmp_path))["classifier_predictions_total", "half ?"] == 1
-
-
-# Arrays
-
-
-@given(
-    st.lists(
-        st.floats(allow_nan=True, allow_infinity=True, width=32)
-        | st.sampled_from([0.0, 0.05, 0.1, 0.5, 0.99, 1.0, -1.0]),
-        max_size=50,
-    )
-)
-def test_an_array_counts_as_its_values_one_by_one_would(values: list[float]) -> None:
-    usual = prometheus_client.Histogram(
-        "usual", "x", buckets=metrics._SCORES, registry=prometheus_client.CollectorRegistry()
-    )
-    whole, single = metrics.in_process().score, metrics.in_process().score
-    whole.observe_many(np.array(values, dtype=np.float64))
-    for value in values:
-        single.observe(value)
-        if math.isfinite(value):
-            usual.observe(value)
-    expected = [bucket.get() for bucket in usual._buckets]
-    assert [bucket.get() for bucket in whole._buckets] == expected
-    assert [bucket.get() for bucket in single._buckets] == expected
-    assert whole.count == sum(expected)
-    assert whole.sum == pytest.approx(usual._sum.get(), rel=1e-9, abs=1e-30)
-
-
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64])
-def test_arrays_of_any_kind_and_shape_are_taken(kind: type) -> None:
-    counted = metrics.in_process()
-    counted.score.observe_many(np.ones((2, 3), dtype=kind))
-    assert (counted.score.count, counted.score.sum) == (6, 6)
-
-
-def test_an_empty_array_is_nothing(tmp_path: Path) -> None:
-    counted = metrics.in_process()
-    counted.score.observe_many(np.array([]))
-    counted.score.observe_many([math.nan])
-    counted.predictions.inc_many([])
-    counted.offers.inc("classified", 0)
-    assert counted.score.count == 0
-
-
-@pytest.mark.parametrize("amount", [-1, math.nan, math.inf])
-def test_a_count_never_falls_and_never_spoils(amount: float) -> None:
-    counted = metrics.in_process()
-    with pytest.raises(ValueError, match="grows by a finite amount"):
-        counted.offers.inc("classified", amount)
-    with pytest.raises(ValueError, match="grows by a finite amount"):
-        counted.rebalances.inc(amount)
-    assert counted.offers.value("classified") == 0
-
-
-def test_a_stage_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(KeyError):
-        metrics.in_process().stage_seconds.observe("guess", 1)
 
 
 # One process, many metrics

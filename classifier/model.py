@@ -17,7 +17,7 @@ from classifier.artifact import Artifact
 from classifier.batching import Call, plan
 from classifier.cache import PredictionCache
 from classifier.engines import Engine, load_engine
-from classifier.ngrams import VOCABULARY, Ngrams
+from classifier.ngrams import A_PIECE, VOCABULARY, Ngrams
 from classifier.offer import Offer
 from classifier.precision import LOGIT_BOUND
 from classifier.scores import Prediction, Scorer
@@ -96,7 +96,7 @@ class Model:
             self._labels, manifest.temperature, np.array(thresholds, np.float64), alternatives
         )
         self._cache = PredictionCache(cache_offers)
-        self._batch_tokens = batch_tokens
+        self._batch_tokens = batch_tokens * (A_PIECE if manifest.kind == "linear" else 1)
 
     @classmethod
     def load(

@@ -25,6 +25,11 @@ KEPT_STRETCHES = 100_000
 LONGEST_KEPT = 40
 """A longer stretch is an address or a number, and hardly comes again."""
 
+A_PIECE = 8
+"""About so many n-grams stand where an encoder has one word piece: the token budget of an engine
+call is for so many times as many of them, or calls would be of a few texts each and mostly
+overhead."""
+
 _WORD = re.compile(r"(?u)\b\w\w+\b")  # TfidfVectorizer's default token_pattern
 
 Find = Callable[[str], int | None]

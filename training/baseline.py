@@ -320,7 +320,7 @@ def _publish(
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             kind="linear",
             target="linear-cpu",
-            precision="fp32",
+            precision="fp32-linear",
             checkpoint=file_hash(staging / MODEL_FILE),
             data={"rows": len(final.given.texts), "sha256": final.given.sha256()},
             taxonomy=sets.taxonomy,

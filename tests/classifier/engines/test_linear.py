@@ -78,7 +78,7 @@ def publish(
         created_at="2026-03-01T10:00:00+00:00",
         kind="linear",
         target="linear-cpu",
-        precision="fp32",
+        precision="fp32-linear",
         checkpoint="0123456789abcdef",
         data={"name": "toy"},
         taxonomy="toy-1",

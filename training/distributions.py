@@ -223,9 +223,7 @@ def _plot_test(axes: Axes, figures: Mapping[str, Any]) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     size, missed = figures["test"]["effective_sample_size"], figures["test"]["uncovered_mass"]
-    axes.set_title(
-        f"Test set: {all_drawn:,} offers weigh as {size:,.0f}; {missed:.2%} of production uncovered"
-    )
+    axes.set_title(f"Test: {all_drawn:,} offers weigh as {size:,.0f}; uncovered {missed:.2%}")
     axes.set_xlabel("a category's share of production")
     axes.set_ylabel("its share of the set")
     axes.legend(frameon=False)

@@ -104,7 +104,6 @@ def production(
     with _errors():
         from classifier.settings import load_settings
         from training import production as stage
-        from training.stage import write_json
         from training.taxonomy import load
 
         settings, known = load_settings(), load(taxonomy)
@@ -115,7 +114,7 @@ def production(
             known,
             settings.mongodb_timeout_ms,
         )
-        write_json(out, {"taxonomy": known.version, "counts": counted.counts})
+        stage.write(out, counted, known)
         summary = {
             "offers": sum(counted.counts.values()),
             "categories": len(counted.counts),

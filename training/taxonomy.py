@@ -29,7 +29,7 @@ from classifier.sample import LANGUAGES
 from classifier.whole_file import appearing
 from training.stage import StageError
 
-ID_CHARACTERS: Final = 100
+ID_CHARACTERS: Final = 200
 TEXT_CHARACTERS: Final = 200  # of a name or a subcategory
 
 # Control characters, halves of surrogate pairs, ends of lines and of paragraphs.

@@ -309,7 +309,7 @@ REFUSED: list[tuple[list[Change], str]] = [
     ),
     (
         [New("t v", named("t"), "audio")],
-        "change 1 (new 't v'): 't v' is no id: 1 to 100 printable characters without blanks",
+        "change 1 (new 't v'): 't v' is no id: 1 to 200 printable characters without blanks",
     ),
     (
         [New("tvs", named("tvs"), "video"), New("video", named("video"), None)],

@@ -161,7 +161,7 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "an id with a blank": (
         lambda raw: raw["categories"][0].update(id="a b"),
-        "'a b' is no id: 1 to 100 printable characters without blanks",
+        "'a b' is no id: 1 to 200 printable characters without blanks",
     ),
     "active under retired": (
         lambda raw: raw["categories"][3].update(status="retired"),

@@ -84,6 +84,12 @@ def test_pairing_tells_a_small_difference_that_two_intervals_would_not(tmp_path:
     error = np.sqrt(0.03 * 0.97 / 400)
     assert accuracy.high - accuracy.low == pytest.approx(2 * 1.96 * error, rel=0.2)
     assert found.p_value == pytest.approx(2 / 2**12)
+    # Seen from the other model it is the same difference, below zero.
+    mirrored = compare(other, own, {}, Bootstrap(resamples=500, confidence=0.95, seed=0))
+    below = mirrored.unweighted["accuracy"].difference
+    assert (below.low, below.value, below.high) == pytest.approx(
+        (-accuracy.high, -0.03, -accuracy.low), abs=1e-3
+    )
 
 
 def test_weighted_difference_by_hand(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from training import evaluate, history
 from training.judgement import Judgement
 from training.parameters import EvaluateParameters
 from training.stage import Record, StageError
-from training.taxonomy import from_sample, save
+from training.taxonomy import Category, first, from_sample, save
 
 QUICK = EvaluateParameters(resamples=20)
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
@@ -63,6 +63,16 @@ def test_a_classified_file_becomes_a_report(tmp_path: Path) -> None:
     assert "accuracy" in said[-2]
     assert said[-1].startswith("against svm: accuracy +0.0000")
     assert (tmp_path / "out" / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_answer_of_a_merged_category_counts_as_its_successor(tmp_path: Path) -> None:
+    names = dict.fromkeys(("de", "en", "fr", "es", "it"), "name")
+    merged = Category("old", names, None, status="retired", successor="new")
+    save(first([merged, Category("new", names, None)]), taxonomy := tmp_path / "taxonomy.json")
+    answers = write(tmp_path / "a.jsonl", [row(1, "new", "old")])
+    for given, accuracy in ((taxonomy, 1.0), (None, 0.0)):
+        record = make(answers, tmp_path / f"{accuracy}", taxonomy=given)
+        assert record.summary["unweighted"]["accuracy"] == accuracy
 
 
 def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:

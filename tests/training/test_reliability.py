@@ -62,6 +62,13 @@ def test_equal_scores_are_never_told_apart() -> None:
         assert found.ece_equal_mass == pytest.approx(0.0)
 
 
+def test_heap_of_equal_scores_has_a_bin_of_its_own() -> None:
+    # Beside 49 that are wrong, 51 at 0.9 that are right: were they in one bin, errors would cancel.
+    scores = np.concatenate([np.arange(1, 50) / 100, np.full(51, 0.9)])
+    found = reliability(scores, scores > 0.5, np.ones(100))
+    assert found.ece_equal_mass == pytest.approx(0.51 * 0.1 + scores[:49].sum() / 100)
+
+
 def test_scores_that_are_what_they_say_have_no_error() -> None:
     scores, right = np.repeat([0.25, 0.75], 4), np.array([1, 0, 0, 0, 1, 1, 1, 0], dtype=bool)
     found = reliability(scores, right, np.ones(8))

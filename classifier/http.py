@@ -39,7 +39,7 @@ class FailedError(Exception):
 
 
 class Service(Protocol):
-    """What the endpoints show; the supervisor has it."""
+    """What the endpoints show: see pool.Pool."""
 
     def seat(self) -> AbstractContextManager[None]:
         """Hold a seat for one interactive request. Raises BusyError, or UnavailableError."""

@@ -12,34 +12,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import signal
 import socket
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import uvicorn
-
-from classifier import address, http, link, log, metrics
+from classifier import address, http, link, log
 from classifier.address import AddressError
 from classifier.artifact import Artifact, ArtifactError, resolve
+from classifier.backoff import Backoff
 from classifier.exit_codes import BAD_MODEL, BAD_SETTINGS, FAULT, STOPPED
-from classifier.gauges import Gauges
-from classifier.http import BusyError, FailedError, UnavailableError
-from classifier.reports import Categories, Category, Health, ModelReport, Readiness
+from classifier.pool import Pool
 from classifier.run_directory import SOCKET, run_directory
+from classifier.server import Server
 from classifier.settings import Settings
 from classifier.slot import Slot
 
 WORKER: Final = (sys.executable, "-m", "classifier.worker")
-
-# A request that kills a worker may be the cause: it gets one more, not all of them.
-_MOST_DEATHS: Final = 1
 
 _log = log.get("supervisor")
 
@@ -63,23 +55,6 @@ class Timing:
     # What a worker gets beyond drain_seconds, to leave the group and exit.
     margin: float = 5
     tick: float = 0.5
-
-
-class Backoff:
-    """How long a worker that ended stays away."""
-
-    def __init__(self, timing: Timing):
-        self._timing = timing
-        self._next = timing.first_backoff
-
-    def after(self, lived: float) -> float:
-        """Give the seconds to wait after a worker that lived for so many."""
-        if lived >= self._timing.steady:
-            self._next = self._timing.first_backoff
-        # Workers that died together do not come back together: each return is a rebalance.
-        wait = self._next * random.uniform(1, 1.25)
-        self._next = min(self._next * 2, self._timing.most_backoff)
-        return wait
 
 
 def run(settings: Settings, *, argv: Sequence[str] = WORKER, timing: Timing | None = None) -> int:
@@ -115,7 +90,7 @@ def run(settings: Settings, *, argv: Sequence[str] = WORKER, timing: Timing | No
 
 
 class Supervisor:
-    """Keeps the workers running and answers for them: see http.Service."""
+    """Keeps the pool's slots filled with workers, and serves the endpoints over the pool."""
 
     def __init__(
         self,
@@ -126,29 +101,23 @@ class Supervisor:
         timing: Timing | None = None,
     ):
         self._settings = settings
-        self._artifact = artifact
         self._directory = directory
         self._argv = argv
         self._timing = timing or Timing()
-        self._slots = [
-            Slot(number, self._timing.fresh, settings.stall_seconds)
-            for number in range(settings.workers)
-        ]
-        self._seated = 0
-        self._requests: Counter[int] = Counter()
         self._ever_ready = False
         self._code = STOPPED
         self._stopping = asyncio.Event()
+        self.pool = Pool(
+            settings,
+            artifact,
+            directory,
+            self._stopping,
+            fresh=self._timing.fresh,
+            answer=self._timing.answer,
+        )
         self._hurry = asyncio.Event()
         self.url = ""
         self.listening = asyncio.Event()
-        self._categories = Categories(
-            taxonomy=artifact.manifest.taxonomy,
-            categories=[
-                Category(id=label.id, names=label.names, parents=list(label.parents))
-                for label in artifact.labels
-            ],
-        )
 
     async def serve(self, *, signals: bool = False) -> int:
         """Serve until `stop`, or a signal where `signals` is set; give the exit code.
@@ -158,27 +127,13 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         listener = address.listen(self._settings.http_host, self._settings.http_port)
         tasks: list[asyncio.Task[None]] = []
-        server = _Server(
-            uvicorn.Config(
-                http.app(self),
-                lifespan="off",
-                http="h11",
-                ws="none",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=5,
-                timeout_graceful_shutdown=2,
-                h11_max_incomplete_event_size=16_384,
-            )
-        )
+        server = Server(http.app(self.pool))
         try:
             lines = await asyncio.start_unix_server(self._connected, self._directory / SOCKET)
             if signals:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     loop.add_signal_handler(number, self.stop)
-            keepers = [asyncio.create_task(self._keep(slot)) for slot in self._slots]
+            keepers = [asyncio.create_task(self._keep(slot)) for slot in self.pool.slots]
             watch = asyncio.create_task(self._watch())
             front = asyncio.create_task(server.serve([listener]), name=_FRONT)
             told = asyncio.create_task(self._announce(server, listener))
@@ -214,115 +169,12 @@ class Supervisor:
             _log.info("stopping", drain_seconds=self._settings.drain_seconds)
         self._stopping.set()
 
-    # What the endpoints show
-
-    @contextmanager
-    def seat(self) -> Iterator[None]:
-        """Hold a seat for one interactive request, from before its body is read to its answer."""
-        if self._next(set()) is None:
-            raise UnavailableError("no worker is ready; /readyz says why")
-        most = self._settings.interactive_queue
-        if self._seated >= most:
-            raise BusyError(f"{most} requests are being answered or wait; try again")
-        self._seated += 1
-        try:
-            yield
-        finally:
-            self._seated -= 1
-
-    async def classify(self, offers: list[bytes]) -> Sequence[link.Result]:
-        """Have a ready worker, the one with the fewest requests, classify the offers.
-
-        A request whose worker dies, or is full or leaving, goes to another one.
-        """
-        tried: set[int] = set()
-        deaths, refusal = 0, ""
-        while deaths <= _MOST_DEATHS and (slot := self._next(tried)) is not None:
-            tried.add(slot.number)
-            try:
-                answer = await slot.ask(offers, self._timing.answer)
-            except TimeoutError:
-                raise UnavailableError(
-                    f"the worker did not answer within {self._timing.answer:.0f} seconds"
-                ) from None
-            if answer is None:
-                deaths += 1
-            elif answer.results is None:
-                refusal = log.mask_uri(answer.error or "no reason given")
-                if not answer.retry:
-                    raise FailedError(refusal)
-            elif len(answer.results) != len(offers):
-                raise FailedError("the worker did not answer every offer")
-            else:
-                return answer.results
-        if refusal:
-            raise BusyError(refusal)
-        raise UnavailableError("no worker was left to answer; /readyz says why")
-
-    def answered(self, status: int) -> None:
-        """Count a request to /classify by its HTTP status."""
-        self._requests[status] += 1
-
-    def health(self) -> Health:
-        """Dead only where the container must be restarted: a worker hangs and survives its kill.
-
-        A worker that crashes, waits on an outage or is being replaced is no reason.
-        """
-        reasons = [
-            f"worker {slot.number} is {slot.killed} and does not die"
-            for slot in self._slots
-            if slot.killed
-        ]
-        return Health(alive=not reasons, reasons=reasons)
-
-    def readiness(self) -> Readiness:
-        """Give what each worker needs, and whether one of them has it all."""
-        now = asyncio.get_running_loop().time()
-        workers = [slot.report(now) for slot in self._slots]
-        reasons = [
-            f"worker {worker.slot}: {reason}" for worker in workers for reason in worker.reasons
-        ]
-        if self._stopping.is_set():
-            reasons.insert(0, "the service is stopping")
-        ready = not self._stopping.is_set() and any(worker.ready for worker in workers)
-        return Readiness(ready=ready, reasons=reasons, workers=workers)
-
-    def model(self) -> ModelReport:
-        """Give the artefact of the start and what each worker has loaded."""
-        manifest = self._artifact.manifest
-        return ModelReport(
-            artifact=manifest.id,
-            kind=manifest.kind,
-            target=manifest.target,
-            precision=manifest.precision,
-            checkpoint=manifest.checkpoint,
-            created_at=manifest.created_at,
-            data=manifest.data,
-            taxonomy=manifest.taxonomy,
-            labels=len(self._artifact.labels),
-            max_tokens=manifest.max_tokens,
-            temperature=manifest.temperature,
-            threshold=manifest.threshold,
-            versions=manifest.versions,
-            promotion=self._settings.promotion,
-            workers={str(slot.number): slot.model() for slot in self._slots},
-        )
-
-    def categories(self) -> Categories:
-        """Give what the artefact of the start can answer."""
-        return self._categories
-
-    async def exposition(self) -> bytes:
-        """Give what the workers counted, in all their lives, and how they are now."""
-        now = asyncio.get_running_loop().time()
-        gauges = Gauges(self._slots, now, self._seated, self._requests)
-        return await asyncio.to_thread(metrics.scrape, self._directory, gauges)
-
     # The workers
 
     async def _keep(self, slot: Slot) -> None:
         """Keep the slot filled until the service stops."""
-        loop, backoff = asyncio.get_running_loop(), Backoff(self._timing)
+        loop, timing = asyncio.get_running_loop(), self._timing
+        backoff = Backoff(timing.first_backoff, timing.most_backoff, timing.steady)
         while not self._stopping.is_set():
             started = loop.time()
             code = await self._live(slot)
@@ -420,9 +272,9 @@ class Supervisor:
 
     def _greeted(self, hello: link.FromWorker | None) -> Slot | None:
         """Give the slot of a worker that was started here and is not connected yet."""
-        if not isinstance(hello, link.Hello) or not 0 <= hello.slot < len(self._slots):
+        if not isinstance(hello, link.Hello) or not 0 <= hello.slot < len(self.pool.slots):
             return None
-        slot = self._slots[hello.slot]
+        slot = self.pool.slots[hello.slot]
         known = slot.process is not None and slot.process.pid == hello.pid
         return slot if known and slot.line is None else None
 
@@ -436,11 +288,11 @@ class Supervisor:
             if now - last > timing.tick + 1:
                 # This process itself stood still (a suspended machine, a debugger), and what the
                 # workers said meanwhile is yet to be read: no worker is to blame for that time.
-                for slot in self._slots:
+                for slot in self.pool.slots:
                     slot.heard += now - last
                     slot.connect_by += now - last
             last = now
-            for slot in self._slots:
+            for slot in self.pool.slots:
                 why = slot.hanging(now)
                 if why and slot.process is not None and not slot.killed:
                     try:
@@ -453,7 +305,7 @@ class Supervisor:
     async def _drain(self, keepers: Iterable[asyncio.Task[None]]) -> None:
         """Let every worker finish what it holds, within bounds."""
         posts: list[asyncio.Task[bool]] = []
-        for slot in self._slots:
+        for slot in self.pool.slots:
             if slot.line is not None:
                 # Not awaited: one that does not read must not hold up the others.
                 posts.append(asyncio.create_task(slot.line.send(link.Stop())))
@@ -474,12 +326,12 @@ class Supervisor:
                 break
         for task in (hurry, *posts):
             task.cancel()
-        for slot in self._slots:
+        for slot in self.pool.slots:
             if slot.process is not None:
                 _log.warning("worker did not finish in time and is killed", slot=slot.number)
 
     async def _kill_all(self) -> None:
-        for slot in self._slots:
+        for slot in self.pool.slots:
             process = slot.process
             if process is not None and process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -487,15 +339,7 @@ class Supervisor:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), 5)
 
-    def _next(self, tried: set[int]) -> Slot | None:
-        """Give the ready slot with the fewest requests that was not tried."""
-        if self._stopping.is_set():
-            return None
-        now = asyncio.get_running_loop().time()
-        ready = (slot for slot in self._slots if slot.number not in tried and slot.ready(now))
-        return min(ready, key=lambda slot: len(slot.asks), default=None)
-
-    async def _announce(self, server: _Server, listener: socket.socket) -> None:
+    async def _announce(self, server: Server, listener: socket.socket) -> None:
         """Say where the endpoints are, once they answer."""
         await server.up.wait()
         self.url = address.url(listener)
@@ -523,22 +367,6 @@ class Supervisor:
 
 
 _FRONT: Final = "front"
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves the signals to the supervisor and says when it is up."""
-
-    def __init__(self, config: uvicorn.Config):
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
 
 
 async def _waited(event: asyncio.Event) -> None:

@@ -77,7 +77,7 @@ class LinearEngine:
         dense = dense_rows >= 0
         often = _only(texts, dense, dense_rows, len(self._dense))
         rarely = _only(texts, ~dense, texts.indices, len(self._idf))
-        # By columns: a row of weights, once in the processor's cache, goes to all texts that need it.
+        # By columns: a row of weights, once in the processor's cache, goes to all texts with it.
         # Each text still adds its n-grams up in their order, whatever its neighbours are.
         logits: NDArray[np.float32] = often.tocsc() @ self._dense
         logits += (rarely @ self._sparse).toarray()

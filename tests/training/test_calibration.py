@@ -44,6 +44,13 @@ def test_temperature_stays_within_reason() -> None:
     assert fit_temperature(np.zeros((0, 2), np.float32), np.zeros(0, np.int64)) == 1.0
 
 
+def test_temperature_of_decision_values_may_be_colder() -> None:
+    logits, labels = two_labels(0.2, 9, 1)
+    assert fit_temperature(logits, labels) == pytest.approx(0.25, rel=1e-2)
+    colder = fit_temperature(logits, labels, coldest=0.02)
+    assert colder == pytest.approx(0.2 / math.log(9), rel=2e-3)
+
+
 def test_likelihood_by_hand() -> None:
     logits, labels = two_labels(2.0, 1, 1)
     expected = (-math.log1p(math.exp(-1)) - math.log1p(math.exp(1))) / 2

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,6 +75,46 @@ def test_rows_are_read_plain_and_gzipped(tmp_path: Path) -> None:
     for path in (plain, packed):
         ((offer, label),) = read_labelled(path)
         assert (offer.offer_id, offer.title, label) == ("1", "kettle", "a")
+
+
+def test_rows_are_read_from_parquet(tmp_path: Path) -> None:
+    rows = [
+        {"offer_id": str(n), "title": f"kettle {n}", "brand": None, "label": "a", "weight": 0.5}
+        for n in range(3)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    found = list(read_labelled(tmp_path / "rows.parquet"))
+    assert found == list(read_labelled(write(tmp_path / "rows.jsonl", *rows)))
+    assert [(offer.title, label) for offer, label in found][2] == ("kettle 2", "a")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"offer_id": ["1", "2"], "label": ["a", None]}, "row 2: has no label"),
+        ({"offer_id": ["1", "2"]}, "row 1: has no label"),
+        ({"offer_id": ["1", "2"], "label": [1, 2]}, "row 1: no offer: Expected `str | null`"),
+        ({"offer_id": ["1", ""], "label": ["a", "b"]}, "row 2: no offer"),
+    ],
+)
+def test_parquet_row_without_label_is_refused_in_one_line(
+    tmp_path: Path, columns: dict[str, list[Any]], message: str
+) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table(columns), path)
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        list(read_labelled(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_file_that_is_no_parquet_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(DataError, match=r"rows\.parquet is no Parquet file that can be read") as no:
+        list(read_labelled(path))
+    assert "\n" not in str(no.value)
+    with pytest.raises(DataError, match="is no Parquet file that can be read"):
+        list(read_labelled(tmp_path / "none.parquet"))
 
 
 @pytest.mark.parametrize(

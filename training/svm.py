@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
@@ -25,6 +26,7 @@ from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
 from classifier.tensors import map_tensors
 from classifier.whole_file import appearing
+from training.stage import StageError
 
 LABELS_A_PART = 16
 
@@ -105,7 +107,8 @@ def fit(
 ) -> Svm:
     """Fit every label's SVM with C = `cost`; what `parts` already holds is not fitted again.
 
-    Equal problems, costs and seeds give equal results, with any number of processes.
+    Equal problems, costs and seeds give equal results, with any number of processes. Raises
+    StageError when one of them is killed.
     """
     parts.mkdir(parents=True, exist_ok=True)
     starts = range(0, problem.count, LABELS_A_PART)
@@ -154,6 +157,11 @@ def _fit_parts(
             for finished in as_completed(fits):
                 finished.result()
                 yield
+        except BrokenProcessPool as error:
+            raise StageError(
+                "a process that fitted the SVM was killed, for want of memory as a rule; what is"
+                " finished is kept, so run it again with more of it, or with fewer processors"
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -78,27 +79,52 @@ def test_part_that_is_there_is_not_fitted_again(
     assert read(again.files[0]).weights.nnz == 0
 
 
-def test_processes_end_with_the_run_that_is_killed(tmp_path: Path) -> None:
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+    """A run that fits with two processes, and will for some time."""
     problem(30_000).save(tmp_path / "given.npz")
     script = tmp_path / "run.py"
     script.write_text(
         "from pathlib import Path\n"
+        "from training.stage import StageError\n"
         "from training.svm import Problem, fit\n"
         "if __name__ == '__main__':\n"
         f"    here = Path({str(tmp_path)!r})\n"
-        "    fit(Problem.load(here / 'given.npz'), 1000.0, 0, here, 2, keep_weights=False)\n"
+        "    try:\n"
+        "        fit(Problem.load(here / 'given.npz'), 1000.0, 0, here, 2, keep_weights=False)\n"
+        "    except StageError as error:\n"
+        "        print(error)\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen([sys.executable, script], env=environment) as run:
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
         while len(children := workers(run.pid)) < 2:
             assert run.poll() is None
             time.sleep(0.02)
-        time.sleep(1)  # until they wait for their parent's end
-        os.kill(run.pid, signal.SIGKILL)
-    _, alive = psutil.wait_procs(children, timeout=20)
-    assert not alive
+        time.sleep(1)  # until they work, and wait for their parent's end
+        yield run, children
+        run.kill()
 
 
 def workers(parent: int) -> list[psutil.Process]:
     children = psutil.Process(parent).children()
     return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+
+def test_processes_end_with_the_run_that_is_killed(
+    running: tuple[subprocess.Popen[str], list[psutil.Process]],
+) -> None:
+    run, children = running
+    os.kill(run.pid, signal.SIGKILL)
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive
+
+
+def test_run_whose_process_is_killed_says_so(
+    running: tuple[subprocess.Popen[str], list[psutil.Process]],
+) -> None:
+    run, children = running
+    children[0].kill()
+    said, _ = run.communicate(timeout=20)
+    assert said.startswith("a process that fitted the SVM was killed")
+    assert said.count("\n") == 1

@@ -19,7 +19,7 @@ from classifier.artifact import Artifact, ArtifactError, Description, Golden, La
 from classifier.engines import EngineError, load_engine
 from classifier.engines.linear import LinearEngine
 from classifier.model import Model, ModelError
-from classifier.ngrams import Grams, Ngrams, Vocabulary
+from classifier.ngrams import A_PIECE, Grams, Ngrams, Vocabulary
 from classifier.text import TextRecipe
 from classifier.tokens import pad
 
@@ -136,6 +136,14 @@ def test_model_serves_it_like_any_other(tmp_path: Path) -> None:
     gap = float(np.subtract(*TEXTS["Red kettle"])) / 0.2
     assert answers[0] is not None
     assert answers[0].score == pytest.approx(1 / (1 + np.exp(-gap)), abs=1e-5)
+    model.close()
+
+
+def test_token_budget_is_for_as_many_texts_as_an_encoders(tmp_path: Path) -> None:
+    model = Model.load(publish(tmp_path).path, threads=1, batch_tokens=8)
+    # Two n-grams each, padded to four.
+    calls = model.prepare([f"red kettle {number}" for number in range(40)]).calls
+    assert [len(call.rows) for call in calls] == [8 * A_PIECE // 4, 8 * A_PIECE // 4, 8]
     model.close()
 
 

@@ -132,8 +132,10 @@ def _percents(axes: Axes) -> None:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib takes for no formula."""
-    return text.replace("$", r"\$")
+    """Text that matplotlib takes for no formula, and for no name to leave out of a legend."""
+    text = text.replace("$", r"\$")
+    # It leaves out what begins with an underscore; a space of no width comes before that.
+    return f"\u200b{text}" if text.startswith("_") else text
 
 
 def _svg(figure: Figure, name: str) -> str:

@@ -22,7 +22,7 @@ class CategoryFigures(msgspec.Struct, frozen=True):
     precision: float | None
     recall: Estimate  # the interval is Wilson's, with the clusters as trials
     f1: float | None
-    top_3: float | None  # share of its offers
+    top_3: float | None  # share of its offers; None too where alternatives were not kept
     coverage: float | None  # share of its offers with a certain answer, of whatever category
     certain_precision: float | None  # share of the certain answers with it that are right
     score: float | None  # mean of the answers with it
@@ -73,7 +73,7 @@ def categories(
                 precision=_share(hits[i], named[i]),
                 recall=estimate(recall, *wilson(recall, clusters[i], confidence)),
                 f1=_share(2 * hits[i], offers[i] + named[i]),
-                top_3=_share(top[i], offers[i]),
+                top_3=_share(top[i], offers[i]) if given.top else None,
                 coverage=_share(certain[i], offers[i]),
                 certain_precision=_share(sure[i], named_certain[i]),
                 score=_share(scored[i], named[i]),

@@ -36,7 +36,8 @@ accuracy              share of the offers whose answer is their label
 weighted_f1           sklearn.metrics.f1_score(average="weighted"): by the labels' offers
 macro_f1              f1_score(average="macro"): over all that is a label or an answer
 macro_f1_true_labels  the same over what is a label of one of these offers at least
-top_3                 share whose label is the answer or one of the first two alternatives
+top_3                 share whose label is the answer or one of the first two alternatives; NaN
+                      where the answers came with fewer than the model had
 coverage              share whose answer is certain; the rest is uncertain or without an answer
 precision             share of the certain answers that are right
 ece                   expected calibration error in 15 bins of equal width, over what was answered:
@@ -80,10 +81,19 @@ def sums(given: Predictions, offers: NDArray[np.int64], weights: Floats) -> Sums
     answers[answered] = compact[len(offers) :]
     labels, first = len(occurring), _SHARES + 3 * BINS
     everybody = np.ones(len(offers), dtype=np.bool_)
+    # NaN of every offer makes NaN of any sum of them.
+    tops = (in_top, weights) if given.top else (everybody, np.full(len(offers), np.nan))
+    shares = (
+        (everybody, weights),
+        (right, weights),
+        tops,
+        (certain, weights),
+        (certain & right, weights),
+        (answered, weights),
+    )
     # One entry an offer each: the column, the offers that have it, and what they add.
-    shares = (everybody, right, in_top, certain, certain & right, answered)
     parts: list[tuple[NDArray[np.int64], NDArray[np.bool_], Floats]] = [
-        (np.full(len(offers), column), mask, weights) for column, mask in enumerate(shares)
+        (np.full(len(offers), column), mask, adds) for column, (mask, adds) in enumerate(shares)
     ]
     parts += [
         (_SHARES + bins, answered, weights),

@@ -67,6 +67,7 @@ class Predictions:
     offer_ids: list[str]
     truths: NDArray[np.int64]  # (offers,)
     ranked: NDArray[np.int64]  # (offers, TOP), the answer first; NONE where there is none
+    top: bool  # whether every answer came with the alternatives that TOP takes
     scores: NDArray[np.float64]  # (offers,), 0 to 1 of the answer; NaN where there is none
     certain: NDArray[np.bool_]  # (offers,), whether the status is "classified"
     errors: list[str]  # the reason why there is no answer; "" where there is one
@@ -237,6 +238,18 @@ def _ranked(row: _Row, became: Mapping[str, str]) -> list[str]:
     return [became.get(category_id, category_id) for category_id in ranked]
 
 
+def _has_top(rows: list[_Row]) -> bool:
+    """Whether every answer names TOP categories, or all of the model's labels if it has fewer."""
+    counts, labels = [], set()
+    for row in rows:
+        if row.category_id is not None:
+            named = [row.category_id, *(each.category_id for each in row.alternatives or ())]
+            counts.append(len(named))
+            labels.update(named)
+    # What the model named at all is all that its answers tell of its labels.
+    return min(counts, default=TOP) >= min(TOP, len(labels))
+
+
 def _predictions(
     path: Path,
     rows: list[_Row],
@@ -262,6 +275,7 @@ def _predictions(
         offer_ids=[row.offer_id for row in offers],
         truths=np.array([index[row.label or ""] for row in offers], dtype=np.int64),
         ranked=ranked,
+        top=_has_top(rows),
         scores=np.array([np.nan if row.category_id is None else row.score for row in rows]),
         certain=np.array([row.status == "classified" for row in rows], dtype=np.bool_),
         errors=["" if row.error is None else row.error.reason or "unknown" for row in rows],

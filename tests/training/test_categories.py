@@ -31,12 +31,12 @@ def test_categories_are_those_of_scikit_learn(tmp_path: Path) -> None:
 
 def test_one_category_by_hand(tmp_path: Path) -> None:
     rows = [
-        row(1, "a", "a", score=0.9, cluster="k", weight=2.0),
-        row(2, "a", "a", score=0.3, cluster="k", weight=2.0),
-        row(3, "a", "b", "a", score=0.8, cluster="l", weight=2.0),
+        row(1, "a", "a", "c", "d", score=0.9, cluster="k", weight=2.0),
+        row(2, "a", "a", "c", "d", score=0.3, cluster="k", weight=2.0),
+        row(3, "a", "b", "a", "c", score=0.8, cluster="l", weight=2.0),
         row(4, "a", weight=2.0, cluster="m"),
-        row(5, "b", "a", score=0.6, weight=1.0),
-        row(6, "b", "c", "d", score=0.6, weight=1.0),
+        row(5, "b", "a", "c", "d", score=0.6, weight=1.0),
+        row(6, "b", "c", "d", "a", score=0.6, weight=1.0),
     ]
     given = predictions(tmp_path, rows)
     assert given.weights is not None

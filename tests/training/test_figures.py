@@ -70,9 +70,9 @@ def test_scikit_learn_without_errors_needs_no_labels(tmp_path: Path) -> None:
 def test_weights_by_hand(tmp_path: Path) -> None:
     # a: weight 3 is right, 1 is taken for b. b: 2 are right, 2 have no answer.
     rows = [
-        row(1, "a", "a", score=0.9),
-        row(2, "a", "b", score=0.4),
-        row(3, "b", "b", score=0.4),
+        row(1, "a", "a", "c", "d", score=0.9),
+        row(2, "a", "b", "c", "d", score=0.4),
+        row(3, "b", "b", "c", "d", score=0.4),
         row(4, "b"),
     ]
     found = of(predictions(tmp_path, rows), np.array([3.0, 1.0, 2.0, 2.0]))
@@ -93,6 +93,18 @@ def test_offers_without_an_answer_are_wrong(tmp_path: Path) -> None:
     assert found["macro_f1"] == found["macro_f1_true_labels"] == pytest.approx((2 / 3 + 0) / 2)
     assert found["coverage"] == pytest.approx(1 / 3)
     assert found["precision"] == 1.0
+
+
+def test_top_3_is_no_figure_where_alternatives_were_not_kept(tmp_path: Path) -> None:
+    kept = [row(1, "a", "a", "b", "c"), row(2, "b", "a", "c", "b"), row(3, "c")]
+    assert of(predictions(tmp_path, kept))["top_3"] == pytest.approx(2 / 3)
+    # The model has three labels, and one answer has one alternative.
+    cut = of(predictions(tmp_path, [*kept, row(4, "a", "a", "b")]))
+    assert np.isnan(cut["top_3"])
+    assert cut["accuracy"] == 2 / 4
+    # Of a model of two labels one alternative is all there is.
+    two = of(predictions(tmp_path, [row(1, "a", "b", "a"), row(2, "z", "a", "b")]))
+    assert two["top_3"] == 1 / 2
 
 
 def test_nothing_to_divide_by_is_no_figure(tmp_path: Path) -> None:

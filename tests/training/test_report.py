@@ -153,6 +153,15 @@ def test_figures_on_the_page_are_those_of_the_judgement(tmp_path: Path) -> None:
     assert "number 1 " not in text
 
 
+def test_page_says_nothing_of_alternatives_that_were_not_kept(tmp_path: Path) -> None:
+    kept = [row(1, "a", "a", "b", "c"), row(2, "b", "c", "a", "b")]
+    assert "among the first three" in Page(page(judged(tmp_path, kept))).text
+    found = judged(tmp_path, [*kept, row(3, "a", "b")])
+    assert found.overall["unweighted"].figures["top_3"] == Estimate(None)
+    assert {each.top_3 for each in found.categories} == {None}
+    assert "among the first three" not in Page(page(found)).text
+
+
 def test_equal_judgements_make_equal_pages(tmp_path: Path) -> None:
     rows = chance(0, 80)
     assert page(judged(tmp_path, rows)) == page(judged(tmp_path, rows[::-1]))

@@ -13,7 +13,8 @@ from training.bootstrap import Bootstrap, Floats, interval, resample, wilson
 from training.figures import FIGURES, effective_size, figures, sums
 from training.predictions import Predictions
 
-_PLAIN_SHARES = frozenset({"accuracy", "top_3", "coverage"})
+_SHARES_OF_ALL = frozenset({"accuracy", "top_3", "coverage"})
+_SHARES_OF_CERTAIN = frozenset({"precision"})
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -66,17 +67,12 @@ def measured(
     given: Predictions, offers: NDArray[np.int64], weights: Floats, drawn: Drawn, how: Bootstrap
 ) -> Measured:
     """The figures that were drawn for these offers and weights."""
-    clusters = len(np.unique(given.clusters[offers]))
-    made = {}
-    for i, name in enumerate(FIGURES):
-        value = float(drawn.estimates[i])
-        low, high = interval(value, drawn.resampled[:, i], how.confidence)
-        if name in _PLAIN_SHARES and value in {0.0, 1.0}:
-            # All draws agree, however few the offers are.
-            low, high = wilson(value, clusters, how.confidence)
-        made[name] = estimate(value, low, high)
-    size = effective_size(weights) if weights.any() else 0.0
-    return Measured(len(offers), clusters, size, made)
+    return Measured(
+        offers=len(offers),
+        clusters=len(np.unique(given.clusters[offers])),
+        effective_offers=effective_size(weights) if weights.any() else 0.0,
+        figures=_estimates(given, offers, weights, drawn, how),
+    )
 
 
 def mean(drawn: list[Drawn], how: Bootstrap) -> dict[str, Estimate]:
@@ -89,6 +85,33 @@ def mean(drawn: list[Drawn], how: Bootstrap) -> dict[str, Estimate]:
         )
         for i, name in enumerate(FIGURES)
     }
+
+
+def _estimates(
+    given: Predictions, offers: NDArray[np.int64], weights: Floats, drawn: Drawn, how: Bootstrap
+) -> dict[str, Estimate]:
+    clusters, certain = given.clusters[offers], given.certain[offers]
+    made = {}
+    for i, name in enumerate(FIGURES):
+        value = float(drawn.estimates[i])
+        low, high = interval(value, drawn.resampled[:, i], how.confidence)
+        if value in {0.0, 1.0}:
+            # All draws agree, however few the offers are.
+            trials = 0.0
+            if name in _SHARES_OF_ALL:
+                trials = _trials(clusters, weights)
+            elif name in _SHARES_OF_CERTAIN:
+                trials = _trials(clusters[certain], weights[certain])
+            low, high = wilson(value, trials, how.confidence)
+        made[name] = estimate(value, low, high)
+    return made
+
+
+def _trials(clusters: NDArray[np.int64], weights: Floats) -> float:
+    """How many clusters of equal weight tell as much: at most all, and at most as many offers."""
+    _, cluster = np.unique(clusters, return_inverse=True)
+    summed = np.bincount(cluster, weights)
+    return effective_size(summed) if summed.any() else 0.0
 
 
 def estimate(value: float, low: float = math.nan, high: float = math.nan) -> Estimate:

@@ -29,6 +29,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from training import strict_yaml
 from training.consequences import Offers, Production, Report, consequences, lines
 from training.production import read as read_production
 from training.stage import write_json
@@ -117,7 +118,7 @@ def load_changes(path: Path) -> ChangeSet:
         raw = (
             json.loads(text, object_pairs_hook=_no_key_twice)
             if path.suffix == ".json"
-            else yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader that is stricter
+            else strict_yaml.load(text)
         )
         return msgspec.convert(raw, ChangeSet)
     except OSError as error:
@@ -380,21 +381,6 @@ def _readable(message: str) -> str:
     """A decoder's message for people: changes counted from 1, and what helps against numbers."""
     message = _PLACE.sub(lambda place: f"change {int(place[1]) + 1}", message)
     return f"{message}: put it in quotes" if _NOT_TEXT.search(message) else message
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML, but a key that stands twice is refused: its first value would be lost in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"{key.value!r} stands there twice", key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
@@ -41,8 +41,9 @@ PIPELINE = Path("pipeline.yaml")
 def main() -> None:
     """Train models and judge them, a stage a command.
 
-    A stage that was finished with the same inputs and parameters does nothing; one that was killed
-    goes on where it was. Figures go to MLflow where that is installed.
+    A stage that was finished with the same inputs and parameters does nothing. Of those that were
+    killed, dataset and baseline go on where they were, and the others, which take seconds, start
+    over. Figures go to MLflow where that is installed.
     """
 
 
@@ -52,7 +53,7 @@ def lake(out: Out, pipeline: Pipeline = PIPELINE, overrides: Overrides = None) -
     with _stage(pipeline, overrides) as parameters:
         from training.lake import make_sample
 
-        _finished(make_sample(parameters.lake, out, _say))
+        _run(out, lambda: make_sample(parameters.lake, out, _say))
 
 
 @app.command()
@@ -86,10 +87,13 @@ def dataset(
         from training.taxonomy import load
 
         known = counts.read(production, load(taxonomy)) if production else None
-        record = stage.make(
-            parameters.dataset, lake, taxonomy, known, out, _say, engine=engine, edition=edition
+        _run(
+            out,
+            lambda: stage.make(
+                parameters.dataset, lake, taxonomy, known, out, _say, engine=engine, edition=edition
+            ),
+            ["dataset.json"],
         )
-        _finished(record, [out / "dataset.json"])
 
 
 @app.command()
@@ -135,7 +139,7 @@ def given(
         from training import given as stage
 
         files = {"train": train, "validation": validation, "test": test}
-        _finished(stage.make(files, out))
+        _run(out, lambda: stage.make(files, out))
 
 
 @app.command()
@@ -153,8 +157,10 @@ def baseline(
     with _stage(pipeline, overrides) as parameters:
         from training import baseline as stage
 
-        record = stage.make(parameters.baseline, train, validation, taxonomy, out, _say)
-        _finished(record)
+        _run(
+            out,
+            lambda: stage.make(parameters.baseline, train, validation, taxonomy, out, _say),
+        )
 
 
 @app.command()
@@ -173,7 +179,7 @@ def endpoint(
 
         from training import endpoint as stage
 
-        _finished(stage.answer(model, offers, out, Console(stderr=True)))
+        _run(out, lambda: stage.answer(model, offers, out, Console(stderr=True)))
 
 
 @app.command()
@@ -200,10 +206,14 @@ def evaluate(
     with _stage(pipeline, overrides) as parameters:
         from training import evaluate as stage
 
-        record = stage.make(
-            parameters.evaluate, predictions, _named(against or ()), taxonomy, train, out, _say
+        others = _named(against or ())
+        _run(
+            out,
+            lambda: stage.make(
+                parameters.evaluate, predictions, others, taxonomy, train, out, _say
+            ),
+            [stage.REPORT, stage.PAGE],
         )
-        _finished(record, [out / stage.REPORT, out / stage.PAGE])
 
 
 @taxonomy_app.command("show")
@@ -323,11 +333,15 @@ def _is_told(error: Exception) -> bool:
     return isinstance(error, told)
 
 
-def _finished(record: Record, files: Sequence[Path] = ()) -> None:
-    """Logs the run, and prints its summary as one line of JSON."""
+def _run(out: Path, make: Callable[[], Record], files: Sequence[str] = ()) -> None:
+    """Runs a stage, logs it unless it was done already, and prints one line of JSON."""
     from training import tracking
+    from training.stage import read_record
 
-    tracking.log(record, files, _say)
+    before = read_record(out)
+    record = make()
+    if record != before:
+        tracking.log(record, [out / name for name in files], _say)
     typer.echo(json.dumps({"stage": record.stage, "seconds": record.seconds, **record.summary}))
 
 

@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import BaseModel
 from rich.console import Console
 
+from classifier import __version__
 from classifier.artifact import Artifact, resolve
 from classifier.bulk import answer_schema
 from classifier.client import client_settings
@@ -26,7 +27,7 @@ from classifier.demo.place import mongodb, place
 from classifier.demo.stream import saying, stream
 from classifier.offer import Offer
 from classifier.produce import Record
-from classifier.settings import Settings
+from classifier.settings import Settings, load_settings
 from classifier.whole_file import appearing
 from training import stage
 from training.stage import Stage, StageError
@@ -49,7 +50,12 @@ def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Reco
     Raises StageError when the set cannot be sent or an offer has no end, ArtifactError, DemoError.
     """
     artifact = Artifact.load(resolve(model))
-    inputs = {"model": artifact.manifest.id, **stage.hash_inputs({"offers": offers})}
+    inputs = {
+        "model": artifact.manifest.id,
+        **stage.hash_inputs({"offers": offers}),
+        "service": __version__,
+        "alternatives": str(load_settings().alternatives),
+    }
     run = Stage("endpoint", out, _Nothing(), inputs)
     if record := run.done():
         return record

@@ -18,24 +18,11 @@ from classifier import jsonl
 from classifier.offer import Offer
 from classifier.whole_file import appearing
 from training import stage
+from training.lake import schema
+from training.sampling import COLUMNS
 from training.stage import Stage, StageError
 
 SETS = ("train", "validation", "test")
-
-COLUMNS = (
-    "offer_id",
-    "shop_id",
-    "language",
-    "title",
-    "description",
-    "category_path",
-    "brand",
-    "label",
-    "subcategory",
-    "cluster",
-    "source",
-)
-SCHEMA = pa.schema([(name, pa.string()) for name in COLUMNS])
 
 
 class _Nothing(BaseModel):
@@ -72,7 +59,7 @@ def make(files: Mapping[str, Path], out: Path) -> stage.Record:
     results = {}
     for name in SETS:
         results[f"{name}.parquet"] = path = out / f"{name}.parquet"
-        table = pa.Table.from_pylist([_columns(row) for row in rows[name]], schema=SCHEMA)
+        table = pa.Table.from_pylist([_columns(row) for row in rows[name]], schema=schema())
         with appearing(path) as file:
             pq.write_table(table, file, compression="zstd")
     summary = {

@@ -8,15 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from classifier.text import DEFAULT_RECIPE, FieldBudget, TextRecipe
+from training import strict_yaml
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0)]
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -73,7 +75,7 @@ class BaselineParameters(_Section):
     """The linear SVM: its text, its n-grams and how it is tuned."""
 
     seed: Seed = 0
-    fields: dict[str, Positive] = {
+    fields: Annotated[dict[str, Positive], Field(min_length=1)] = {
         field.name: field.characters for field in DEFAULT_RECIPE.fields
     }  # characters of each, in this order
     words: tuple[Positive, Positive] | None = (1, 2)  # n-grams of words, from and to
@@ -102,6 +104,62 @@ class BaselineParameters(_Section):
         return TextRecipe(fields=tuple(FieldBudget(*item) for item in self.fields.items()))
 
 
+class LoopParameters(_Section):
+    """How an encoder is trained on."""
+
+    seed: Seed = 0
+    epochs: Positive = 4
+    batch: Positive = 64  # rows of a step, over all processes
+    accumulation: Positive = 1  # so many batches make one step of the optimiser
+    rate: Rate = 5e-5  # highest learning rate of the encoder
+    head_rate: Rate = 1e-3  # of what is new: the head, a projection
+    warm_up: Share = 0.1  # share of the steps over which the rates rise; then they fall to 0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    balance: Literal["none", "sampling", "logits"] = "none"  # what is done for rare categories
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on a GPU that has it
+    checkpoint_minutes: Annotated[float, Field(ge=0)] = 10.0  # between checkpoints
+
+
+class EncoderParameters(LoopParameters):
+    """A classifier that is made of a pretrained encoder."""
+
+    encoder: str  # a name on the Hugging Face hub, or a directory
+    prefix: str = ""  # what the encoder wants before every text
+    fields: Annotated[dict[str, Positive], Field(min_length=1)] = {
+        field.name: field.characters for field in DEFAULT_RECIPE.fields
+    }  # characters of each, in this order
+    max_tokens: Annotated[int, Field(ge=3)] = 64  # specials included
+    right_share: Share = 0.9  # thresholds are set so that of the certain answers so many are right
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self.recipe()  # raises ValueError on a field that no offer has
+        return self
+
+    def recipe(self) -> TextRecipe:
+        """The text recipe that these fields make."""
+        fields = tuple(FieldBudget(*item) for item in self.fields.items())
+        return TextRecipe(prefix=self.prefix, fields=fields)
+
+
+class TeacherParameters(EncoderParameters):
+    """The teacher: a larger encoder that reads more of an offer."""
+
+    encoder: str = "intfloat/multilingual-e5-base"
+    prefix: str = "query: "
+    rate: Rate = 2e-5
+    max_tokens: Annotated[int, Field(ge=3)] = 128
+
+
+class StudentParameters(EncoderParameters):
+    """The student: the encoder that serves, taught by labels and by a teacher."""
+
+    encoder: str = "microsoft/Multilingual-MiniLM-L12-H384"
+    layers: Positive | None = None  # so many of a deeper encoder are kept; None: all of them
+    loss_weight: Annotated[float, Field(ge=0)] = 1.0  # of the distance to the teacher's embedding
+
+
 class EvaluateParameters(_Section):
     """How a model is judged."""
 
@@ -120,6 +178,8 @@ class Parameters(_Section):
     lake: LakeParameters = LakeParameters()
     dataset: DatasetParameters = DatasetParameters()
     baseline: BaselineParameters = BaselineParameters()
+    teacher: TeacherParameters = TeacherParameters()
+    student: StudentParameters = StudentParameters()
     evaluate: EvaluateParameters = EvaluateParameters()
 
 
@@ -129,7 +189,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Parameters:
     Raises ParameterError.
     """
     try:
-        raw = yaml.safe_load(path.read_bytes()) or {}
+        raw = strict_yaml.load(path.read_bytes()) or {}
     except OSError as error:
         raise ParameterError(f"{path}: cannot be read: {error.strerror}") from error
     except yaml.YAMLError as error:
@@ -152,7 +212,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
     if not (equals and dot and stage and name):
         raise ParameterError(f"--set {override}: must be stage.key=value")
     try:
-        parsed = yaml.safe_load(value)
+        parsed = strict_yaml.load(value)
     except yaml.YAMLError as error:
         raise ParameterError(f"--set {override}: is no YAML: {_one_line(error)}") from error
     section = raw.setdefault(stage, {})

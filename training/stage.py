@@ -2,6 +2,7 @@
 
 A stage reads what the stage before it wrote and writes into a directory of its own:
 
+    .stage        whose directory it is; locked while a run is at work there
     stage.json    what it was made of and what came out; written last, so it says "done"
     parts/        what a killed run had finished; gone when the stage is done
     ...           its results
@@ -11,10 +12,13 @@ Run again with the same parameters and the same inputs it does nothing; with oth
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 import shutil
 import time
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,7 @@ from classifier.artifact import file_hash
 from classifier.whole_file import appearing
 
 RECORD = "stage.json"
+MARK = ".stage"
 PARTS = "parts"
 
 
@@ -64,14 +69,16 @@ class Stage:
         self.out = out
         self.parameters = parameters.model_dump(mode="json")
         self.inputs = dict(sorted(inputs.items()))
-        content = [name, version, self.parameters, self.inputs]
-        encoded = msgspec.json.encode(content, order="sorted")
+        # Not sorted: the order of a mapping, as of a recipe's fields, may mean something.
+        encoded = msgspec.json.encode([name, version, self.parameters, self.inputs])
         self.fingerprint = hashlib.sha256(encoded).hexdigest()
         self._started = time.monotonic()
+        self._release: Callable[[], object] = lambda: None
         try:
             out.mkdir(parents=True, exist_ok=True)
+            self._check_own()
         except OSError as error:
-            raise StageError(f"{out}: cannot be made: {error.strerror}") from error
+            raise StageError(f"{out}: cannot be made or read: {error.strerror}") from error
 
     def done(self) -> Record | None:
         """What an earlier run with the same inputs left, if all of it is still there."""
@@ -86,16 +93,24 @@ class Stage:
     def begin(self) -> Path:
         """The directory for parts, with those that a killed run of the same stage finished.
 
-        Parts of other inputs are removed, and so is the record that says "done".
+        Parts of other inputs are removed, and so are the record that says "done" and what a killed
+        run was writing. Until `finish`, or until the stage is forgotten, no other run can begin in
+        this directory. Raises StageError.
         """
-        (self.out / RECORD).unlink(missing_ok=True)
-        parts = self.out / PARTS
-        own = parts / self.fingerprint[:16]
-        if parts.is_dir():
-            for other in parts.iterdir():
-                if other != own:
+        try:
+            self._take()
+            (self.out / RECORD).unlink(missing_ok=True)
+            parts = self.out / PARTS
+            own = parts / self.fingerprint[:16]
+            own.mkdir(parents=True, exist_ok=True)
+            halves = [*self.out.glob(".*.part"), *self.out.glob(".staging-*")]
+            for other in (*halves, *(part for part in parts.iterdir() if part != own)):
+                if other.is_dir() and not other.is_symlink():
                     shutil.rmtree(other)
-        own.mkdir(parents=True, exist_ok=True)
+                else:
+                    other.unlink()
+        except OSError as error:
+            raise StageError(f"{self.out}: cannot be written: {error.strerror}") from error
         return own
 
     def finish(self, summary: Mapping[str, Any], results: Mapping[str, Path]) -> Record:
@@ -111,7 +126,36 @@ class Stage:
         )
         write_json(self.out / RECORD, record)
         shutil.rmtree(self.out / PARTS, ignore_errors=True)
+        self._release()
         return record
+
+    def _check_own(self) -> None:
+        """Raises StageError where the directory holds what this stage has not made."""
+        mark = self.out / MARK
+        if mark.exists():
+            owner = mark.read_text(encoding="utf-8").strip()
+            if owner and owner != self.name:
+                raise StageError(f"{self.out}: is the stage {owner}'s; choose another directory")
+            return
+        record = read_record(self.out)
+        if (record is None or record.stage != self.name) and any(self.out.iterdir()):
+            raise StageError(
+                f"{self.out}: holds files that are not the stage {self.name}'s; choose a new"
+                " directory"
+            )
+
+    def _take(self) -> None:
+        descriptor = os.open(self.out / MARK, os.O_RDWR | os.O_CREAT, 0o644)
+        # Given back by `finish`, or when the stage is forgotten or its process ends, however.
+        release = weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            release()
+            raise StageError(f"{self.out}: another run is at work there") from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{self.name}\n".encode())
+        self._release = release
 
 
 def read_record(out: Path) -> Record | None:

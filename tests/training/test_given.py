@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from training import given
+from training.sampling import COLUMNS
 from training.stage import StageError
 
 
@@ -31,7 +32,7 @@ def test_rows_come_through_sorted_with_what_evaluation_slices_by(tmp_path: Path)
     out = tmp_path / "out"
     record = given.make(files(tmp_path, test=rows), out)
     written = pq.read_table(out / "test.parquet")
-    assert written.column_names == list(given.COLUMNS)
+    assert written.column_names == list(COLUMNS)
     first, second = written.to_pylist()
     assert (first["offer_id"], first["label"], first["language"]) == ("a", "tents", "de")
     assert (second["source"], second["cluster"], second["subcategory"]) == ("shop", "c1", None)

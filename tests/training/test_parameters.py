@@ -48,6 +48,8 @@ def test_empty_file_means_the_defaults(tmp_path: Path) -> None:
         ("baseline: {words: null, letters: null}", r"neither words nor letters"),
         ("baseline: {letters: [5, 3]}", r"n-grams of 5 to 3 are none"),
         ("baseline: {fields: {price: 9}}", r"names 'price'"),
+        ("dataset: {seed: 1}\ndataset: {cap: 9}", r"'dataset' stands there twice"),
+        ("baseline: {fields: {}}", r"baseline.fields: "),
         ("- a", r"must be a mapping of stages"),
         ("a: [", r"is no YAML: "),
         ("dataset: 3", r"dataset: "),

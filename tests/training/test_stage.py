@@ -30,7 +30,6 @@ def test_stage_is_done_for_the_same_inputs_and_parameters_alone(tmp_path: Path) 
     assert Stage("count", tmp_path, Given(), {"b": "2", "a": "1"}).done() == record
     assert Stage("count", tmp_path, Given(rate=0.6), {"a": "1", "b": "2"}).done() is None
     assert Stage("count", tmp_path, Given(), {"a": "1", "b": "3"}).done() is None
-    assert Stage("other", tmp_path, Given(), {"a": "1", "b": "2"}).done() is None
     assert Stage("count", tmp_path, Given(), {"a": "1", "b": "2"}, version=2).done() is None
 
 
@@ -89,3 +88,48 @@ def test_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StageError, match="file/out: cannot be made"):
         Stage("count", tmp_path / "file" / "out", Given(), {})
+
+
+def test_order_of_a_mapping_is_part_of_what_a_stage_was_made_of(tmp_path: Path) -> None:
+    class Recipe(BaseModel):
+        fields: dict[str, int]
+
+    one = Stage("text", tmp_path, Recipe(fields={"title": 1, "brand": 2}), {})
+    other = Stage("text", tmp_path, Recipe(fields={"brand": 2, "title": 1}), {})
+    assert one.fingerprint != other.fingerprint
+
+
+def test_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.doc").write_text("mine")
+    with pytest.raises(StageError, match="holds files that are not the stage count's"):
+        Stage("count", tmp_path, Given(), {})
+    finished(tmp_path / "out", a="1")
+    with pytest.raises(StageError, match="is the stage count's; choose another"):
+        Stage("other", tmp_path / "out", Given(), {})
+    # Also when the mark was lost on the way, as a copy may lose it.
+    (tmp_path / "out" / stage.MARK).unlink()
+    with pytest.raises(StageError, match="holds files that are not the stage other's"):
+        Stage("other", tmp_path / "out", Given(), {})
+    assert Stage("count", tmp_path / "out", Given(), {"a": "1"}).done() is not None
+
+
+def test_two_runs_never_work_in_one_directory(tmp_path: Path) -> None:
+    first = Stage("count", tmp_path, Given(), {"a": "1"})
+    part = first.begin() / "half"
+    part.write_text("1")
+    for inputs in ({"a": "1"}, {"a": "2"}):
+        with pytest.raises(StageError, match="another run is at work there"):
+            Stage("count", tmp_path, Given(), inputs).begin()
+    assert part.exists()
+    first.finish({}, {})
+    Stage("count", tmp_path, Given(), {"a": "2"}).begin()
+
+
+def test_what_a_killed_run_was_writing_is_gone(tmp_path: Path) -> None:
+    Stage("count", tmp_path, Given(), {}).begin()
+    (tmp_path / ".report.json.x1y2.part").write_text("{")
+    (tmp_path / ".staging-abc").mkdir()
+    (tmp_path / ".staging-abc" / "model.safetensors").write_text("half")
+    (tmp_path / "parts" / "note").write_text("")
+    Stage("count", tmp_path, Given(), {}).begin()
+    assert {path.name for path in tmp_path.iterdir()} == {stage.MARK, "parts"}

@@ -29,8 +29,11 @@ SMALL = (
 
 
 @pytest.fixture(autouse=True)
-def _untracked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.tracking.log", lambda *_: False)
+def tracked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the stages whose runs were logged; MLflow itself has tests of its own."""
+    names: list[str] = []
+    monkeypatch.setattr("training.tracking.log", lambda record, *_: names.append(record.stage))
+    return names
 
 
 @pytest.fixture
@@ -52,7 +55,9 @@ def summary(result: Result) -> dict[str, Any]:
     return told
 
 
-def test_from_a_lake_to_a_judged_baseline_each_stage_once(tmp_path: Path, pipeline: Path) -> None:
+def test_from_a_lake_to_a_judged_baseline_each_stage_once(
+    tmp_path: Path, pipeline: Path, tracked: list[str]
+) -> None:
     lake, sets, svm, report = (tmp_path / name for name in ("lake", "sets", "svm", "report"))
     stages: list[tuple[object, ...]] = [
         ("lake", "--out", lake),
@@ -86,6 +91,7 @@ def test_from_a_lake_to_a_judged_baseline_each_stage_once(tmp_path: Path, pipeli
     for stage in (*stages, judge):
         summary(run(pipeline, *stage))
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    assert tracked == ["lake", "dataset", "baseline", "evaluate"]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,9 @@ def interval(
 
     Quantiles of the resamples, moved so that their mean is the estimate. A mean over offers does
     not need that, but an F1 over categories does: a draw lacks the rarest ones, so that draws are
-    biased against the figure itself. Davison and Hinkley 1997, section 2.1, on such a bias.
+    biased against the figure itself. Davison and Hinkley 1997, section 2.1, on such a bias. What
+    is left is the spread of such figures on sets of this size: the F1 of few offers is also
+    another than that of many, which no resample tells.
     """
     defined = resampled[np.isfinite(resampled)]
     if not math.isfinite(estimate) or len(defined) < max(1, _LEAST_DEFINED * len(resampled)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from training.bootstrap import Bootstrap, Floats, interval
 from training.coverage import Coverage, coverage
-from training.figures import FIGURES
+from training.figures import FIGURES, WITHOUT_INTERVAL
 from training.measures import Drawn, Estimate, draw, estimate
 from training.predictions import Predictions
 from training.slices import Slice
@@ -143,6 +144,8 @@ def _difference(mine: Drawn, theirs: Drawn, figure: int, how: Bootstrap) -> Diff
     one, two = float(mine.estimates[figure]), float(theirs.estimates[figure])
     apart = mine.resampled[:, figure] - theirs.resampled[:, figure]
     low, high = interval(one - two, apart, how.confidence, lowest=-1.0)
+    if FIGURES[figure] in WITHOUT_INTERVAL:
+        low, high = math.nan, math.nan
     return Difference(
         own=estimate(one).value,
         other=estimate(two).value,

@@ -44,6 +44,11 @@ ece                   expected calibration error in 15 bins of equal width, over
                       the weighted mean of |share that is right - mean score| (Guo et al. 2017)
 """
 
+WITHOUT_INTERVAL = frozenset({"ece"})
+"""What has none. The calibration error of few offers is above that of many, and that of a resample
+above both, by an amount that depends on the error itself, which a shift cannot take away (Kumar et
+al. 2019, "Verified Uncertainty Calibration")."""
+
 _SHARES = 6  # the first columns of the sums: all, right, in the top 3, certain, certain and right,
 # answered
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.bootstrap import Bootstrap, Floats, interval, resample, wilson
-from training.figures import FIGURES, effective_size, figures, sums
+from training.figures import FIGURES, WITHOUT_INTERVAL, effective_size, figures, sums
 from training.predictions import Predictions
 
 _SHARES_OF_ALL = frozenset({"accuracy", "top_3", "coverage"})
@@ -94,6 +94,9 @@ def _estimates(
     made = {}
     for i, name in enumerate(FIGURES):
         value = float(drawn.estimates[i])
+        if name in WITHOUT_INTERVAL:
+            made[name] = estimate(value)
+            continue
         low, high = interval(value, drawn.resampled[:, i], how.confidence)
         if value in {0.0, 1.0}:
             # All draws agree, however few the offers are.

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import scipy.sparse as sp  # type: ignore[import-untyped]
 import scipy.stats  # type: ignore[import-untyped]
 
-from tests.training.answered import chance, predictions
 from training.bootstrap import Bootstrap, Floats, interval, resample, wilson
-from training.figures import FIGURES
-from training.measures import draw, measure
 
 
 def mean_of(sums: Floats) -> Floats:
@@ -65,21 +60,6 @@ def test_resamples_do_not_depend_on_the_order_of_the_offers() -> None:
     values, clusters = rng.normal(size=60), rng.integers(0, 20, size=60)
     how, order = Bootstrap(60, 0.95, 0), rng.permutation(60)
     assert means(values[order], clusters[order], how) == pytest.approx(means(values, clusters, how))
-
-
-def test_interval_lies_around_a_figure_that_resamples_are_biased_against(tmp_path: Path) -> None:
-    # 60 categories of three offers: a resample lacks some that the macro F1 is a mean over.
-    given = predictions(tmp_path, chance(0, 180, categories=60, errors=0))
-    everything, weights = np.arange(len(given)), np.ones(len(given))
-    how = Bootstrap(resamples=400, confidence=0.95, seed=0)
-    figure = FIGURES.index("macro_f1")
-    drawn = draw(given, everything, weights, how)
-    value, resampled = float(drawn.estimates[figure]), drawn.resampled[:, figure]
-    assert resampled.mean() < value - 0.01
-    found = measure(given, everything, weights, how).figures["macro_f1"]
-    low, high = np.quantile(resampled, [0.025, 0.975]) + value - resampled.mean()
-    assert (found.value, found.low, found.high) == pytest.approx((value, low, high))
-    assert (low + high) / 2 == pytest.approx(value, abs=0.01)
 
 
 def test_what_has_no_value_has_no_interval() -> None:

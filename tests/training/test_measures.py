@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.training.answered import QUICK, predictions, row
-from training.bootstrap import Floats, wilson
+from tests.training.answered import QUICK, chance, predictions, row
+from training.bootstrap import Bootstrap, Floats, wilson
+from training.figures import FIGURES
 from training.measures import measure
 from training.predictions import Predictions
 
@@ -45,3 +47,55 @@ def test_f1_that_every_resample_repeats_has_no_interval(tmp_path: Path) -> None:
     given = predictions(tmp_path, [row(i, "a", "a") for i in range(9)])
     found = measure(given, np.arange(9), equal(given), QUICK).figures["macro_f1"]
     assert (found.value, found.low, found.high) == (1.0, None, None)
+
+
+def test_calibration_error_has_no_interval(tmp_path: Path) -> None:
+    # Any resample of offers has more of it than they have, and they more than there is.
+    given = predictions(tmp_path, chance(0, 80))
+    found = measure(given, np.arange(80), equal(given), QUICK).figures["ece"]
+    assert found.value is not None
+    assert (found.low, found.high) == (None, None)
+
+
+def test_intervals_cover_as_often_as_they_say(tmp_path: Path) -> None:
+    """Test sets of 200 products of two offers, some four times as frequent in production.
+
+    What a share is, is known. The mean F1 of such test sets is what they have on average, as the
+    F1 of few offers is another than that of many.
+    """
+    trials, products, categories = 200, 200, 50
+    rows = [row(i, f"c{i % 50:02}", "c00", "c01", "c02") for i in range(2 * products)]
+    base = predictions(tmp_path, rows)
+    cluster, offers = np.repeat(np.arange(products), 2), np.arange(2 * products)
+    rng = np.random.default_rng(3)
+    values, low, high = (np.empty((trials, len(FIGURES))) for _ in range(3))
+    for trial in range(trials):
+        frequent = (rng.random(products) < 0.3)[cluster]
+        weights = np.where(frequent, 4.0, 1.0)
+        right = rng.random(products)[cluster] < np.where(frequent, 0.6, 0.85)
+        truths = rng.integers(categories, size=products)[cluster]
+        apart = rng.integers(1, categories, size=products)[cluster]
+        answers = np.where(right, truths, (truths + apart) % categories)
+        given = dataclasses.replace(
+            base,
+            truths=truths,
+            ranked=np.stack([answers, answers, answers], axis=1),
+            certain=(rng.random(products) < 0.7)[cluster],
+            clusters=cluster,
+        )
+        found = measure(given, offers, weights, Bootstrap(100, 0.95, trial)).figures
+        for i, name in enumerate(FIGURES):
+            each = found[name]
+            values[trial, i], low[trial, i], high[trial, i] = (
+                np.nan if value is None else value for value in (each.value, each.low, each.high)
+            )
+    right_share = (0.3 * 4 * 0.6 + 0.7 * 0.85) / (0.3 * 4 + 0.7)
+    truth = {"accuracy": right_share, "precision": right_share, "coverage": 0.7}
+    for i, name in enumerate(FIGURES):
+        expected = truth.get(name, values[:, i].mean())
+        covered = ((low[:, i] <= expected) & (expected <= high[:, i])).mean()
+        if name in truth:
+            # With 200 trials a share of 0.95 has a standard error of 0.015.
+            assert 0.9 <= covered <= 0.99, name
+        elif name.endswith("f1"):
+            assert 0.85 <= covered <= 0.99, name

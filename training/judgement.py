@@ -14,7 +14,7 @@ from training.categories import CategoryFigures, categories
 from training.comparison import Comparison, compare
 from training.confusions import Confusion, confusions, shortened
 from training.coverage import Coverage, coverage
-from training.measures import Drawn, Estimate, Measured, draw, mean, measured
+from training.measures import Estimate, Measured, draw, mean, measured
 from training.parameters import EvaluateParameters
 from training.predictions import NONE, Predictions
 from training.reliability import Reliability, reliability
@@ -112,14 +112,11 @@ def judge(
 
     parts = _slices(given, taxonomy, training_offers, parameters)
     figures: dict[str, list[SliceFigures]] = {}
-    of_sources: list[Drawn] = []
     for kind, some in parts.items():
         on_step(f"by {kind.replace('_', ' ')}")
         figures[kind] = []
         for part in some:
             drawn = draw(given, part.offers, np.ones(len(part.offers)), how)
-            if kind == "source":
-                of_sources.append(drawn)
             figures[kind].append(
                 SliceFigures(
                     name=part.name,
@@ -137,6 +134,7 @@ def judge(
         on_step(f"against {name}")
         comparisons[name] = compare(given, other, compared, how)
     on_step("categories")
+    sources = [part.offers for part in parts.get("source", ())]
     return Judgement(
         format=1,
         model=given.model,
@@ -145,7 +143,7 @@ def judge(
         confidence=parameters.confidence,
         resamples=parameters.resamples,
         overall=overall,
-        mean_of_sources=mean(of_sources, how) if len(of_sources) > 1 else None,
+        mean_of_sources=mean(given, sources, how) if len(sources) > 1 else None,
         reliability={
             name: reliability(given.scores, given.right, each) for name, each in weightings.items()
         },

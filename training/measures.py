@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+import scipy.sparse as sp  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from training.bootstrap import Bootstrap, Floats, interval, resample, wilson
@@ -67,45 +69,64 @@ def measured(
     given: Predictions, offers: NDArray[np.int64], weights: Floats, drawn: Drawn, how: Bootstrap
 ) -> Measured:
     """The figures that were drawn for these offers and weights."""
+    clusters, certain = given.clusters[offers], given.certain[offers]
+    trials = dict.fromkeys(_SHARES_OF_ALL, _trials(clusters, weights))
+    trials |= dict.fromkeys(_SHARES_OF_CERTAIN, _trials(clusters[certain], weights[certain]))
     return Measured(
         offers=len(offers),
-        clusters=len(np.unique(given.clusters[offers])),
+        clusters=len(np.unique(clusters)),
         effective_offers=effective_size(weights) if weights.any() else 0.0,
-        figures=_estimates(given, offers, weights, drawn, how),
+        figures=_estimates(drawn, trials, how),
     )
 
 
-def mean(drawn: list[Drawn], how: Bootstrap) -> dict[str, Estimate]:
-    """The unweighted mean of each figure over sets of offers that have no cluster in common."""
-    estimates = np.mean([each.estimates for each in drawn], axis=0)
-    resampled = np.mean([each.resampled for each in drawn], axis=0)
-    return {
-        name: estimate(
-            float(estimates[i]), *interval(float(estimates[i]), resampled[:, i], how.confidence)
-        )
-        for i, name in enumerate(FIGURES)
-    }
-
-
-def _estimates(
-    given: Predictions, offers: NDArray[np.int64], weights: Floats, drawn: Drawn, how: Bootstrap
+def mean(
+    given: Predictions, parts: Sequence[NDArray[np.int64]], how: Bootstrap
 ) -> dict[str, Estimate]:
-    clusters, certain = given.clusters[offers], given.certain[offers]
+    """The unweighted mean of each figure over sets of offers, at least one, that share no offer.
+
+    Sets may share clusters: what is drawn are clusters of all the offers, for all sets at once.
+    """
+    offers = np.concatenate(parts)
+    summed = [sums(given, part, np.ones(len(part))) for part in parts]
+    borders = np.cumsum([each.rows.shape[1] for each in summed])[:-1]
+
+    def means(draws: Floats) -> Floats:
+        of_each = zip(np.split(draws, borders, axis=-1), summed, strict=True)
+        averaged: Floats = np.mean([figures(some, each.labels) for some, each in of_each], axis=0)
+        return averaged
+
+    drawn = Drawn(
+        estimates=means(np.concatenate([each.total() for each in summed])),
+        resampled=resample(
+            sp.csr_array(sp.block_diag([each.rows for each in summed])),
+            given.clusters[offers],
+            means,
+            how,
+        ),
+    )
+    # A mean of shares is the share of the offers that weigh as much together in every set.
+    weights = np.concatenate([np.full(len(part), 1 / len(part)) for part in parts])
+    certain = [part[given.certain[part]] for part in parts]
+    of_certain = np.concatenate([np.full(len(part), 1 / max(1, len(part))) for part in certain])
+    trials = dict.fromkeys(_SHARES_OF_ALL, _trials(given.clusters[offers], weights))
+    trials |= dict.fromkeys(
+        _SHARES_OF_CERTAIN, _trials(given.clusters[np.concatenate(certain)], of_certain)
+    )
+    return _estimates(drawn, trials, how)
+
+
+def _estimates(drawn: Drawn, trials: Mapping[str, float], how: Bootstrap) -> dict[str, Estimate]:
+    """With the trials of those that are shares of trials."""
     made = {}
     for i, name in enumerate(FIGURES):
         value = float(drawn.estimates[i])
-        if name in WITHOUT_INTERVAL:
-            made[name] = estimate(value)
-            continue
-        low, high = interval(value, drawn.resampled[:, i], how.confidence)
+        low, high = math.nan, math.nan
         if value in {0.0, 1.0}:
             # All draws agree, however few the offers are.
-            trials = 0.0
-            if name in _SHARES_OF_ALL:
-                trials = _trials(clusters, weights)
-            elif name in _SHARES_OF_CERTAIN:
-                trials = _trials(clusters[certain], weights[certain])
-            low, high = wilson(value, trials, how.confidence)
+            low, high = wilson(value, trials.get(name, 0.0), how.confidence)
+        elif name not in WITHOUT_INTERVAL:
+            low, high = interval(value, drawn.resampled[:, i], how.confidence)
         made[name] = estimate(value, low, high)
     return made
 

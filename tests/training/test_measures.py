@@ -11,7 +11,7 @@ import pytest
 from tests.training.answered import QUICK, chance, predictions, row
 from training.bootstrap import Bootstrap, Floats, wilson
 from training.figures import FIGURES
-from training.measures import measure
+from training.measures import mean, measure
 from training.predictions import Predictions
 
 
@@ -99,3 +99,45 @@ def test_intervals_cover_as_often_as_they_say(tmp_path: Path) -> None:
             assert 0.9 <= covered <= 0.99, name
         elif name.endswith("f1"):
             assert 0.85 <= covered <= 0.99, name
+
+
+def test_mean_of_sources_that_share_their_products_is_no_surer_than_one_of_them(
+    tmp_path: Path,
+) -> None:
+    # Each of 60 products is in both sources, and right in both or in none.
+    how = Bootstrap(resamples=400, confidence=0.95, seed=0)
+    rows = [
+        row(i, "a", "a" if i % 60 < 40 else "b", "c", "d", cluster=f"k{i % 60}") for i in range(120)
+    ]
+    given = predictions(tmp_path, rows)
+    first, second = np.arange(60), np.arange(60, 120)
+    one = measure(given, first, np.ones(60), how).figures["accuracy"]
+    together = mean(given, [first, second], how)["accuracy"]
+    assert (together.value, one.value) == pytest.approx((2 / 3, 2 / 3))
+    assert together.low == pytest.approx(one.low, abs=0.02)
+    # Were they of 120 products, it would be surer.
+    apart = dataclasses.replace(given, clusters=np.arange(120))
+    surer = mean(apart, [first, second], how)["accuracy"]
+    assert surer.low is not None
+    assert one.low is not None
+    assert surer.low > one.low + 0.02
+
+
+def test_mean_of_sources_is_made_of_their_figures(tmp_path: Path) -> None:
+    given = predictions(tmp_path, chance(1, 90))
+    parts = [np.arange(0, 20), np.arange(20, 90)]
+    alone = [measure(given, each, np.ones(len(each)), QUICK).figures for each in parts]
+    together = mean(given, parts, QUICK)
+    for name in FIGURES:
+        values = [each[name].value for each in alone]
+        assert together[name].value == pytest.approx(np.mean([v for v in values if v is not None]))
+    assert together["ece"].low is None
+
+
+def test_mean_of_sources_that_are_all_right_is_no_certainty(tmp_path: Path) -> None:
+    given = predictions(tmp_path, [row(i, "a", "a") for i in range(11)])
+    found = mean(given, [np.array([0]), np.arange(1, 11)], QUICK)
+    # One offer has half of the weight: they tell as much as 1 / (1 / 4 + 10 / 400).
+    assert found["precision"] == found["accuracy"]
+    assert found["accuracy"].low == pytest.approx(wilson(1.0, 1 / 0.275, 0.95)[0])
+    assert found["macro_f1"].low is None

@@ -46,7 +46,7 @@ class Name(msgspec.Struct, frozen=True):
 class TestSet(msgspec.Struct, frozen=True):
     """What was asked, and what of that got no answer or does not fit the taxonomy."""
 
-    sha256: str  # of the offers and their labels; equal for equal questions
+    sha256: str  # of the offers, labels and weights; equal for equal questions
     offers: int
     clusters: int
     categories: int  # labels that occur

@@ -95,10 +95,12 @@ class Predictions:
         return right
 
     def test_set(self) -> str:
-        """SHA-256 of which offers were asked and what is true of them."""
+        """SHA-256 of which offers were asked, what is true of them, and what they weigh."""
         digest = hashlib.sha256()
         for offer_id, truth in zip(self.offer_ids, self.truths.tolist(), strict=True):
             digest.update(msgspec.json.encode((offer_id, self.category_ids[truth])))
+        if self.weights is not None:
+            digest.update(msgspec.json.encode(self.weights.tolist()))
         return digest.hexdigest()
 
 

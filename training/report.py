@@ -21,7 +21,7 @@ from training.measures import Estimate
 TEMPLATE = Path(__file__).with_name("report.html")
 NOTHING = "–"
 MOST_PAST = 8
-"""Models of the history that are shown, the latest."""
+"""Models of the history that are shown: this one, the one before it, and the latest."""
 WORST = 30
 """Categories that are shown at once; the others unfold."""
 
@@ -59,7 +59,7 @@ def render(judged: Judgement, past: Sequence[Entry]) -> str:
     )
     environment.filters |= {"percent": percent, "points": points, "p_value": p_value, "bar": bar}
     weighting = PRODUCTION if PRODUCTION in judged.overall else UNWEIGHTED
-    recent = past[-MOST_PAST:]
+    shown, own = _shown(past, judged)
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         judged=judged,
         test_set=judged.test_set,
@@ -71,9 +71,10 @@ def render(judged: Judgement, past: Sequence[Entry]) -> str:
         categories=sorted(
             judged.categories, key=lambda each: (each.right - each.offers, each.category_id)
         ),
-        past=recent,
-        past_categories=_past_categories(recent),
-        plots={name: Markup(svg) for name, svg in _plots(judged, recent, weighting).items()},  # noqa: S704 matplotlib escapes
+        past=shown,
+        own=own,
+        past_categories=_past_categories(shown, own),
+        plots={name: Markup(svg) for name, svg in _plots(judged, shown, weighting).items()},  # noqa: S704 matplotlib escapes
     )
 
 
@@ -132,7 +133,19 @@ def _plots(judged: Judgement, past: Sequence[Entry], weighting: str) -> dict[str
     return made
 
 
-def _past_categories(past: Sequence[Entry]) -> list[dict[str, Any]]:
+def _shown(past: Sequence[Entry], judged: Judgement) -> tuple[list[Entry], int]:
+    """The entries to show, in their order, and which of them is this judgement's own."""
+    is_own = [
+        (each.model, each.test_set) == (judged.model, judged.test_set.sha256) for each in past
+    ]
+    own = is_own.index(True)
+    first = max(0, own - 1)
+    others = [i for i in range(len(past)) if i not in (first, own)]
+    kept = sorted({first, own, *others[-(MOST_PAST - 2) :]})
+    return [past[i] for i in kept], kept.index(own)
+
+
+def _past_categories(past: Sequence[Entry], own: int) -> list[dict[str, Any]]:
     """Rows of the history by category: those that fell most since the model before come first."""
     rows: list[dict[str, Any]] = []
     for category_id in sorted({each for entry in past for each in entry.categories}):
@@ -140,7 +153,7 @@ def _past_categories(past: Sequence[Entry]) -> list[dict[str, Any]]:
             entry.categories[category_id].f1 if category_id in entry.categories else None
             for entry in past
         ]
-        before, now = values[-2] if len(values) > 1 else None, values[-1]
+        before, now = values[own - 1] if own else None, values[own]
         change = None if before is None or now is None else now - before
         rows.append({"category_id": category_id, "values": values, "change": change})
     rows.sort(key=lambda row: (row["change"] is None, row["change"] or 0.0))

@@ -127,6 +127,15 @@ def test_only_the_same_offers_with_the_same_labels_are_read_together(tmp_path: P
         both(tmp_path, rows, [rows[0], row(2, "a", "b")])
 
 
+def test_other_weights_make_another_test_set(tmp_path: Path) -> None:
+    def test_set(*weights: float | None) -> str:
+        rows = [row(i, "a", "a", weight=weight) for i, weight in enumerate(weights)]
+        return predictions(tmp_path, rows).test_set()
+
+    assert test_set(1.0, 3.0) == test_set(0.5, 1.5)
+    assert len({test_set(1.0, 3.0), test_set(3.0, 1.0), test_set(None, None)}) == 3
+
+
 def test_models_that_are_read_together_share_their_categories(tmp_path: Path) -> None:
     own, other = both(tmp_path, [row(1, "m", "z")], [row(1, "m", "b", "m")])
     assert own.category_ids == other.category_ids == ["b", "m", "z"]

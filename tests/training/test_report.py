@@ -162,6 +162,26 @@ def test_page_says_nothing_of_alternatives_that_were_not_kept(tmp_path: Path) ->
     assert "among the first three" not in Page(page(found)).text
 
 
+def test_history_follows_the_model_of_the_page_wherever_it_stands(tmp_path: Path) -> None:
+    # It was the second of twelve, and stands apart from the latest; half of its offers are right.
+    past: list[history.Entry] = []
+    shown = []
+    for number in range(12):
+        answers = "ab" if number == 1 else "bb" if number == 0 else "aa"
+        rows = [row(i, "a", each, model=f"m{number:02}") for i, each in enumerate(answers)]
+        shown.append(judged(tmp_path, rows))
+        past = history.add(past, history.entry(shown[-1], FIRST))
+    text = render(shown[1], past)
+    found = [f"m{number:02}" for number in range(12) if f"<code>m{number:02}</code>" in text]
+    assert found == ["m00", "m01", "m06", "m07", "m08", "m09", "m10", "m11"]
+    # Its F1 of the category is 2 / 3, that of the model before it 0.
+    rows_of_a = [line for line in text.splitlines() if "+66.7" in line]
+    assert len(rows_of_a) == 1
+    assert "+66.7" not in render(shown[11], past)
+    # The first model has none before it.
+    assert "+66.7" not in render(shown[0], past)
+
+
 def test_equal_judgements_make_equal_pages(tmp_path: Path) -> None:
     rows = chance(0, 80)
     assert page(judged(tmp_path, rows)) == page(judged(tmp_path, rows[::-1]))

@@ -52,6 +52,7 @@ class TestSet(msgspec.Struct, frozen=True):
     categories: int  # labels that occur
     weighted: bool  # whether there are weights to production's distribution
     effective_offers: float  # under these
+    uncovered_mass: float | None  # share of production in categories of none of them
     errors: dict[str, int]  # offers without an answer, by reason
     unanswered: tuple[Unanswered, ...]  # some of them
     labels_outside: dict[str, int]  # labels that are none of the taxonomy's, with their offers
@@ -95,9 +96,12 @@ def judge(
     training_offers: Mapping[str, int] | None,
     parameters: EvaluateParameters,
     on_step: Callable[[str], None] = lambda _: None,
+    *,
+    uncovered_mass: float | None = None,
 ) -> Judgement:
     """Judge `given` against the others, which were read together with it.
 
+    `uncovered_mass` is the share of production in categories without a test offer.
     `on_step` hears what is being computed.
     """
     how = Bootstrap(parameters.resamples, parameters.confidence, parameters.seed)
@@ -139,7 +143,7 @@ def judge(
         format=1,
         model=given.model,
         taxonomy=None if taxonomy is None else taxonomy.version,
-        test_set=_test_set(given, weights, taxonomy),
+        test_set=_test_set(given, weights, taxonomy, uncovered_mass),
         confidence=parameters.confidence,
         resamples=parameters.resamples,
         overall=overall,
@@ -225,7 +229,9 @@ def _names(taxonomy: Taxonomy | None, category_ids: list[str]) -> dict[str, Name
     }
 
 
-def _test_set(given: Predictions, weights: Floats, taxonomy: Taxonomy | None) -> TestSet:
+def _test_set(
+    given: Predictions, weights: Floats, taxonomy: Taxonomy | None, uncovered_mass: float | None
+) -> TestSet:
     missing = [row for row, error in enumerate(given.errors) if error]
     known = None if taxonomy is None else set(label_ids(taxonomy))
 
@@ -240,6 +246,7 @@ def _test_set(given: Predictions, weights: Floats, taxonomy: Taxonomy | None) ->
         categories=len(np.unique(given.truths)),
         weighted=given.weights is not None,
         effective_offers=float(weights.sum() ** 2 / (weights**2).sum()),
+        uncovered_mass=uncovered_mass,
         errors=dict(sorted(Counter(filter(None, given.errors)).items())),
         unanswered=tuple(
             Unanswered(given.offer_ids[row], given.errors[row], shortened(given.titles[row]))

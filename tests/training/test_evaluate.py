@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.training import lakes
 from tests.training.answered import chance, row, write
 from training import evaluate, history
 from training.judgement import Judgement
 from training.parameters import EvaluateParameters
+from training.production import Production
 from training.stage import Record, StageError
 from training.taxonomy import Category, first, from_sample, save
 
@@ -34,6 +36,7 @@ def make(answers: Path, out: Path, said: list[str] | None = None, **more: Any) -
         out,
         lines.append,
         at=more.get("at", DAY),
+        dataset=more.get("dataset"),
     )
 
 
@@ -73,6 +76,50 @@ def test_answer_of_a_merged_category_counts_as_its_successor(tmp_path: Path) -> 
     for given, accuracy in ((taxonomy, 1.0), (None, 0.0)):
         record = make(answers, tmp_path / f"{accuracy}", taxonomy=given)
         assert record.summary["unweighted"]["accuracy"] == accuracy
+
+
+def test_report_says_for_how_much_of_production_the_test_set_stands(tmp_path: Path) -> None:
+    # Nobody labels c, which is 700 of 1,000 in production, and 100 are in no category at all.
+    known = lakes.taxonomy("a", "b", "c")
+    lake = lakes.write(tmp_path / "lake.parquet", lakes.rows(300, ("a", "b")))
+    production = Production({"a": 150, "b": 50, "c": 700}, {"gone": 100})
+    lakes.draw(tmp_path, lake, known, lakes.SMALL, production)
+    rows = [
+        row(i, each["label"], "a", weight=each["weight"])
+        for i, each in enumerate(lakes.read(tmp_path, "test"))
+    ]
+    answers = write(tmp_path / "answers.jsonl", rows)
+    sets, said = tmp_path / "sets" / "dataset.json", list[str]()
+    record = make(answers, tmp_path / "out", said, dataset=sets)
+    assert "dataset" in record.inputs
+    assert record.summary["production"]["accuracy"] == pytest.approx(0.75)
+    assert record.summary["uncovered_mass"] == pytest.approx(0.8)
+    assert read(tmp_path / "out").test_set.uncovered_mass == pytest.approx(0.8)
+    assert f"(of {len(rows)} offers, which stand for 20.0 % of production)" in said[-2]
+    page = (tmp_path / "out" / evaluate.PAGE).read_text()
+    assert "of the part of production that the test set stands for (20.0 %)" in page
+    assert "production’s offers" not in page[: page.index("</header>")]
+    # Without the file nobody knows, and the page says that.
+    make(answers, tmp_path / "out", said)
+    assert read(tmp_path / "out").test_set.uncovered_mass is None
+    page = (tmp_path / "out" / evaluate.PAGE).read_text()
+    assert "how much of it is not known here" in page
+    # It is of another test set.
+    write(answers, rows[1:])
+    with pytest.raises(StageError, match=rf"a test set of {len(rows)} offers") as caught:
+        make(answers, tmp_path / "out", dataset=sets)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["{}", "no", '{"test": {"offers": 1, "uncovered_mass": 1.5}}'])
+def test_what_is_no_data_set_is_refused_with_one_line(tmp_path: Path, content: str) -> None:
+    answers = write(tmp_path / "a.jsonl", [row(1, "a", "a")])
+    (path := tmp_path / "dataset.json").write_text(content)
+    with pytest.raises(
+        StageError, match=r"dataset\.json: is not what the data-set stage"
+    ) as caught:
+        make(answers, tmp_path / "out", dataset=path)
+    assert "\n" not in str(caught.value)
 
 
 def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
@@ -148,7 +195,7 @@ def test_killed_before_its_end_it_is_not_done(
     assert not (out / "parts").exists()
 
 
-@pytest.mark.parametrize("what", ["predictions", "against", "taxonomy", "train"])
+@pytest.mark.parametrize("what", ["predictions", "against", "taxonomy", "train", "dataset"])
 def test_missing_file_is_refused_with_one_line(tmp_path: Path, what: str) -> None:
     answers, missing = write(tmp_path / "a.jsonl", [row(1, "a", "a")]), tmp_path / "missing.jsonl"
     more: dict[str, Any] = {what: {"x": missing} if what == "against" else missing}

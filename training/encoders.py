@@ -233,7 +233,7 @@ def make(texts: Sequence[str], shape: Shape, seed: int = 0) -> Encoder:
 def save(path: Path, model: PreTrainedModel, tokenizer: Tokenizer) -> None:
     """Writes an encoder, or one under a head, to `path`, which it replaces: whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=".encoder-", dir=path.parent))
+    staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=path.parent))
     try:
         with quiet():
             model.save_pretrained(staging)

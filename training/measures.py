@@ -134,7 +134,7 @@ def _estimates(drawn: Drawn, trials: Mapping[str, float], how: Bootstrap) -> dic
 def _trials(clusters: NDArray[np.int64], weights: Floats) -> float:
     """How many clusters of equal weight tell as much: at most all, and at most as many offers."""
     _, cluster = np.unique(clusters, return_inverse=True)
-    summed = np.bincount(cluster, weights)
+    summed: Floats = np.asarray(np.bincount(cluster, weights), dtype=np.float64)
     return effective_size(summed) if summed.any() else 0.0
 
 

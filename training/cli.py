@@ -340,7 +340,9 @@ def _run(out: Path, make: Callable[[], Record], files: Sequence[str] = ()) -> No
 
     before = read_record(out)
     record = make()
-    if record != before:
+    if record == before:
+        _say(f"{out}: is done already")
+    else:
         tracking.log(record, [out / name for name in files], _say)
     typer.echo(json.dumps({"stage": record.stage, "seconds": record.seconds, **record.summary}))
 

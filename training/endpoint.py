@@ -7,6 +7,7 @@ collection would find, made by `classifier serve` from the artefact itself.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,17 @@ from classifier.demo.place import mongodb, place
 from classifier.demo.stream import saying, stream
 from classifier.offer import Offer
 from classifier.produce import Record
+from classifier.record import Reason
 from classifier.settings import Settings, load_settings
 from classifier.whole_file import appearing
 from training import stage
 from training.stage import Stage, StageError
 
 ANSWERS = "answers.parquet"
+
+RECORD_BYTES = 1_000_000
+"""A record of more is not sent: Kafka's own limit, 1 MiB with what surrounds a record, unless an
+operator raised it. In production the producer would not get rid of it either."""
 
 _FIELDS = Offer.__struct_fields__
 _encode = msgspec.json.Encoder().encode
@@ -63,11 +69,18 @@ def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Reco
     table = _read(offers)
     say = saying(console)
     with place(artifact, say) as settings:
-        ran = stream(_records(table), table.num_rows, settings, console)
+        large = {offer_id for offer_id, value in _values(table) if len(value) > RECORD_BYTES}
+        records = (
+            Record(offer_id.encode(), value)
+            for offer_id, value in _values(table)
+            if offer_id not in large
+        )
+        ran = stream(records, table.num_rows - len(large), settings, console)
         documents = _documents(settings)
         letters = asyncio.run(_dead_letters(settings))
     answers = [
-        _answered(offer_id, documents, letters) for offer_id in table["offer_id"].to_pylist()
+        _too_large() if offer_id in large else _answered(offer_id, documents, letters)
+        for offer_id in table["offer_id"].to_pylist()
     ]
     schema = answer_schema()
     columns = pa.Table.from_pylist(answers, schema=schema)
@@ -104,12 +117,13 @@ def _read(offers: Path) -> pa.Table:
     return table
 
 
-def _records(table: pa.Table) -> Iterator[Record]:
+def _values(table: pa.Table) -> Iterator[tuple[str, bytes]]:
+    """Each offer's id, and the offer as the bytes that a shop's service would send."""
     names = [name for name in _FIELDS if name in table.column_names]
     for batch in table.select(names).to_batches(max_chunksize=2_000):
         for row in batch.to_pylist():
             value = _encode({name: field for name, field in row.items() if field is not None})
-            yield Record(row["offer_id"].encode(), value)
+            yield row["offer_id"], value
 
 
 def _documents(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -123,7 +137,7 @@ def _documents(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 async def _dead_letters(settings: Settings) -> dict[str, tuple[str, str]]:
-    """Reason and error of each dead letter, by the key of the record that it was."""
+    """Reason and error of each dead letter, by the hash of the key of the record that it was."""
     topic = settings.kafka_dead_letter_topic
     consumer = AIOKafkaConsumer(auto_offset_reset="earliest", **client_settings(settings))
     await consumer.start()
@@ -139,7 +153,8 @@ async def _dead_letters(settings: Settings) -> dict[str, tuple[str, str]]:
                 batches = await consumer.getmany(partition, timeout_ms=1_000)
                 for letter in (letter for batch in batches.values() for letter in batch):
                     headers = {name: value.decode() for name, value in letter.headers}
-                    found[letter.key.decode()] = (headers["reason"], headers["error"])
+                    key = headers.get("key_sha256") or hashlib.sha256(letter.key).hexdigest()
+                    found[key] = (headers["reason"], headers["error"])
     finally:
         await consumer.stop()
     return found
@@ -152,7 +167,12 @@ def _answered(
 ) -> dict[str, Any]:
     if offer_id in documents:
         return documents[offer_id]
-    if offer_id in letters:
-        reason, detail = letters[offer_id]
+    if letter := letters.get(hashlib.sha256(offer_id.encode()).hexdigest()):
+        reason, detail = letter
         return {"error": {"reason": reason, "detail": detail}}
-    raise DemoError(f"offer {offer_id!r} has neither a classification nor a dead letter")
+    raise DemoError(f"offer {offer_id[:100]!r} has neither a classification nor a dead letter")
+
+
+def _too_large() -> dict[str, Any]:
+    detail = f"more than {RECORD_BYTES} bytes, so that it was not sent"
+    return {"error": {"reason": str(Reason.TOO_LARGE), "detail": detail}}

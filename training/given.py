@@ -78,7 +78,7 @@ def _rows(path: Path) -> Iterator[_Row]:
     for number, line in enumerate(jsonl.read(path), start=1):
         try:
             row = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise StageError(f"{path}, row {number}: no offer: {error}") from error
         if row.label is None or not row.label.strip():
             raise StageError(f"{path}, row {number}: has no label")

@@ -17,7 +17,7 @@ from classifier.text import DEFAULT_RECIPE, FieldBudget, TextRecipe
 from training import strict_yaml
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-Seed = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Rate = Annotated[float, Field(gt=0)]
 Positive = Annotated[int, Field(ge=1)]
 
@@ -56,8 +56,8 @@ class DatasetParameters(_Section):
     experiment_offers: dict[str, Positive] = {"s": 5_000, "m": 20_000, "l": 60_000}
     transfer_offers: Positive = 60_000  # unlabelled
     plots: bool = True  # before and after, as a picture
-    memory: str = "3GB"
-    threads: Positive | None = None  # None: the CPU quota
+    memory: Annotated[str, Field(pattern=r"^\d+(\.\d+)?[KMGT]i?B$")] = "3GB"
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None  # None: the CPU quota
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -160,6 +160,28 @@ class StudentParameters(EncoderParameters):
     loss_weight: Annotated[float, Field(ge=0)] = 1.0  # of the distance to the teacher's embedding
 
 
+class AdaptParameters(_Section):
+    """How an encoder is made used to offers before it sees a label."""
+
+    seed: Seed = 0
+    encoder: str = "microsoft/Multilingual-MiniLM-L12-H384"  # a name on the hub, or a directory
+    max_tokens: Annotated[int, Field(ge=8)] = 64  # specials included
+    epochs: Positive = 1  # passes over the offers
+    batch: Annotated[int, Field(ge=2)] = 64  # texts, general ones included
+    accumulation: Positive = 1  # so many batches make one step of the optimiser
+    replay: Annotated[float, Field(ge=0, lt=1)] = 0.1  # share of general text in a batch
+    # What the encoder was pretrained with: RoBERTa base's (Liu et al. 2019, table 9).
+    original_rate: Rate = 6e-4
+    rate_share: Rate = 0.1  # of it is the highest rate here
+    warm_up: Share = 0.05  # share of the steps over which the rate rises; then a cosine to 0
+    head_batches: Positive = 500  # for a masked-language head that does not come along
+    head_rate: Rate = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    held_out: Positive = 2_000  # texts of each kind that are measured on, a tenth at most
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on a GPU that has it
+    checkpoint_minutes: Annotated[float, Field(ge=0)] = 10.0  # between checkpoints
+
+
 class EvaluateParameters(_Section):
     """How a model is judged."""
 
@@ -178,6 +200,7 @@ class Parameters(_Section):
     lake: LakeParameters = LakeParameters()
     dataset: DatasetParameters = DatasetParameters()
     baseline: BaselineParameters = BaselineParameters()
+    adapt: AdaptParameters = AdaptParameters()
     teacher: TeacherParameters = TeacherParameters()
     student: StudentParameters = StudentParameters()
     evaluate: EvaluateParameters = EvaluateParameters()
@@ -192,7 +215,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Parameters:
         raw = strict_yaml.load(path.read_bytes()) or {}
     except OSError as error:
         raise ParameterError(f"{path}: cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, UnicodeError) as error:
         raise ParameterError(f"{path}: is no YAML: {_one_line(error)}") from error
     if not isinstance(raw, dict):
         raise ParameterError(f"{path}: must be a mapping of stages")
@@ -203,7 +226,9 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Parameters:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "pipeline"
-        raise ParameterError(f"{path}: {place}: {first['msg']}") from None
+        given = next((each for each in overrides if each.startswith(f"{place}=")), None)
+        where = f"--set {given}" if given else f"{path}: {place}"
+        raise ParameterError(f"{where}: {first['msg']}") from None
 
 
 def _override(raw: dict[str, Any], override: str) -> None:
@@ -213,7 +238,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
         raise ParameterError(f"--set {override}: must be stage.key=value")
     try:
         parsed = strict_yaml.load(value)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, UnicodeError) as error:
         raise ParameterError(f"--set {override}: is no YAML: {_one_line(error)}") from error
     section = raw.setdefault(stage, {})
     if not isinstance(section, dict):
@@ -226,7 +251,7 @@ def _json(raw: dict[str, Any]) -> bytes:
 
     try:
         return msgspec.json.encode(raw)
-    except TypeError as error:
+    except (TypeError, RecursionError, UnicodeError) as error:
         raise ParameterError(f"pipeline: {_one_line(error)}") from error
 
 

@@ -174,9 +174,15 @@ def write_json(path: Path, value: object) -> None:
 
 
 def hash_inputs(paths: Mapping[str, Path]) -> dict[str, str]:
-    """SHA-256 of each file. Raises StageError when one cannot be read."""
+    """SHA-256 of each file.
+
+    Raises StageError when one cannot be read, or lies in the directory of a stage that has not
+    finished: it may be another run's.
+    """
     hashes = {}
     for name, path in paths.items():
+        if (path.parent / MARK).exists() and not (path.parent / RECORD).exists():
+            raise StageError(f"{path}: the stage that makes it has not finished; run it again")
         try:
             hashes[name] = file_hash(path)
         except OSError as error:

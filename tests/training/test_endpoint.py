@@ -42,6 +42,10 @@ def test_every_offer_comes_back_with_the_answer_of_the_artefact(
         for number, (offer, label) in enumerate(tiny_offers(seed=5))
     ]
     rows[3] = {"offer_id": "o-3", "title": "!!!", "language": "de", "label": "kettles"}
+    long_id = "o-4" * 2_000  # no offer, and its key is cut in the dead letter
+    rows[4] = {"offer_id": long_id, "title": "kettle", "language": "de", "label": "kettles"}
+    rows[5] = {"offer_id": "o-5", "title": "x y " * 500_000, "language": "de", "label": "kettles"}
+    set_aside = {3: "no text", 4: "not an offer", 5: "too large"}
     offers = write(tmp_path / "test.parquet", rows)
     record = endpoint.answer(artifact.parent, offers, tmp_path / "out", console)
     answers = pq.read_table(tmp_path / "out" / "answers.parquet").to_pylist()
@@ -51,8 +55,8 @@ def test_every_offer_comes_back_with_the_answer_of_the_artefact(
     model = Model.load(artifact, threads=1)
     texts = [model.recipe.text(offer) for offer, _ in tiny_offers(seed=5)]
     for number, (row, expected) in enumerate(zip(answers, model.predict(texts), strict=True)):
-        if number == 3:
-            assert row["error"] == {"reason": "no text", "detail": row["error"]["detail"]}
+        if number in set_aside:
+            assert row["error"]["reason"] == set_aside[number]
             assert row["category_id"] is None
             continue
         assert expected is not None
@@ -65,7 +69,7 @@ def test_every_offer_comes_back_with_the_answer_of_the_artefact(
         assert row["model"] == artifact.name
         assert row["error"] is None
     assert record.summary["offers"] == len(rows)
-    assert record.summary["dead_letters"] == 1
+    assert record.summary["dead_letters"] == 3
 
     # The same again is done already: nothing is started, whatever the servers.
     assert endpoint.answer(artifact.parent, offers, tmp_path / "out", console) == record
@@ -97,4 +101,13 @@ def test_set_that_is_no_parquet_is_one_line(
     offers = tmp_path / "test.parquet"
     offers.write_bytes(b"PAR1")
     with pytest.raises(StageError, match="is no Parquet file that can be read"):
+        endpoint.answer(artifact, offers, tmp_path / "out", console)
+
+
+def test_set_of_a_stage_that_has_not_finished_is_refused(
+    tmp_path: Path, artifact: Path, console: Console
+) -> None:
+    offers = write(tmp_path / "test.parquet", [{"offer_id": "a", "title": "kettle"}])
+    (tmp_path / ".stage").write_text("dataset\n")
+    with pytest.raises(StageError, match="has not finished; run it again"):
         endpoint.answer(artifact, offers, tmp_path / "out", console)

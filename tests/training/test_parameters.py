@@ -50,6 +50,11 @@ def test_empty_file_means_the_defaults(tmp_path: Path) -> None:
         ("baseline: {fields: {price: 9}}", r"names 'price'"),
         ("dataset: {seed: 1}\ndataset: {cap: 9}", r"'dataset' stands there twice"),
         ("baseline: {fields: {}}", r"baseline.fields: "),
+        ("baseline: {seed: 5000000000}", r"baseline.seed: "),
+        ("dataset: {memory: 1GB'; SELECT 1}", r"dataset.memory: "),
+        ("dataset: {threads: 100000}", r"dataset.threads: "),
+        ("lake: {offers: &a [*a]}", r"must|recursion"),
+        ("lake: " + "[" * 3_000, r"is no YAML: "),
         ("- a", r"must be a mapping of stages"),
         ("a: [", r"is no YAML: "),
         ("dataset: 3", r"dataset: "),
@@ -71,6 +76,13 @@ def test_override_that_is_none_is_refused(tmp_path: Path, override: str) -> None
     file.write_text("")
     with pytest.raises(ParameterError, match="--set"):
         load(file, [override])
+
+
+def test_override_that_is_wrong_is_blamed_and_not_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text("")
+    with pytest.raises(ParameterError, match=r"--set dataset.cap=0: Input should be greater"):
+        load(file, ["dataset.cap=0"])
 
 
 def test_missing_file_is_one_line(tmp_path: Path) -> None:

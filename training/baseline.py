@@ -18,18 +18,17 @@ from safetensors.numpy import save
 from scipy.sparse import csr_array, hstack, vstack  # type: ignore[import-untyped]
 
 from classifier import artifact, cpu
-from classifier.artifact import Golden, Label, file_hash
+from classifier.artifact import Golden, file_hash
 from classifier.engines.linear import MODEL_FILE
 from classifier.model import Model
 from classifier.ngrams import VOCABULARY, Span, most_ngrams
 from classifier.progress import bar
 from training import calibration, ngrams, svm
-from training.examples import DataError, Examples, examples, limit, read_labelled
+from training.examples import DataError, Examples, limit
 from training.ngrams import Chosen
 from training.parameters import BaselineParameters
-from training.stage import Record, Stage, StageError, hash_inputs
-from training.taxonomy import labels as labels_of
-from training.taxonomy import load
+from training.sets import Sets, read
+from training.stage import Record, Stage, hash_inputs
 
 VERSION = 1
 
@@ -50,13 +49,6 @@ nearly twice as long and 235 MB, all as rows 0.17 ms and 2.4 GB)."""
 PACKAGES = ("numpy", "safetensors", "scikit-learn", "scipy")
 
 Say = Callable[[str], None]
-
-
-class _Sets(NamedTuple):
-    training: Examples
-    validation: Examples  # with the labels of training
-    labels: tuple[Label, ...]
-    taxonomy: str
 
 
 class _Final(NamedTuple):
@@ -99,7 +91,7 @@ def make(
     if record := stage.done():
         return record
     parts = stage.begin()
-    sets = _read(parameters, train, validation, taxonomy, say)
+    sets = read(parameters.recipe(), train, validation, taxonomy, say, learns_both=parameters.refit)
     work = _Work(parameters, len(sets.labels), parts)
 
     questions = golden_texts(sets.validation)
@@ -155,7 +147,7 @@ class _Work:
         except ValueError as error:
             raise DataError(str(error)) from error
 
-    def tune(self, sets: _Sets, say: Say) -> tuple[float, dict[str, Any]]:
+    def tune(self, sets: Sets, say: Say) -> tuple[float, dict[str, Any]]:
         """The cost with the best accuracy on validation, the lowest of equals, and all figures."""
         given = self.parameters
         costs = sorted(set(given.costs))
@@ -224,62 +216,13 @@ class _Work:
             )
 
 
-def _read(
-    parameters: BaselineParameters, train: Path, validation: Path, taxonomy: Path | None, say: Say
-) -> _Sets:
-    recipe = parameters.recipe()
-    training = examples(read_labelled(train), recipe)
-    held = examples(read_labelled(validation), recipe)
-    for path, given in ((train, training), (validation, held)):
-        if given.without_text:
-            say(f"{path}: {given.without_text:,} offers without a usable text are left out")
-    label_ids = set(training.label_ids)
-    if parameters.refit:
-        label_ids |= set(held.label_ids)
-    elif unknown := set(held.label_ids) - label_ids:
-        rows = np.flatnonzero([held.label_ids[i] in label_ids for i in held.labels])
-        say(f"{validation}: {len(unknown):,} categories that training lacks are left out")
-        held = held.take(rows)
-    order = sorted(label_ids)
-    names, version = _described(taxonomy, order)
-    return _Sets(_relabelled(training, order), _relabelled(held, order), names, version)
-
-
-def _relabelled(given: Examples, label_ids: list[str]) -> Examples:
-    index = {label_id: i for i, label_id in enumerate(label_ids)}
-    moved = np.array([index.get(label_id, -1) for label_id in given.label_ids], dtype=np.int64)
-    return Examples(
-        given.texts, moved[given.labels], given.languages, label_ids, given.without_text
-    )
-
-
-def _described(taxonomy: Path | None, label_ids: list[str]) -> tuple[tuple[Label, ...], str]:
-    """The labels with what the taxonomy says of them, and its version."""
-    if taxonomy is None:
-        # The set of labels stands for a taxonomy that nobody named.
-        labels = tuple(map(Label, label_ids))
-        return labels, f"labels-{artifact.labels_hash(labels)[:12]}"
-    edition = load(taxonomy)
-    known = {label.id: label for label in labels_of(edition)}
-    if unknown := [label_id for label_id in label_ids if label_id not in known]:
-        raise StageError(
-            f"{len(unknown)} labels of the training offers are no labels of {taxonomy}"
-            f" (version {edition.version}), {unknown[0]!r} for one: sample them anew"
-        )
-    return tuple(known[label_id] for label_id in label_ids), edition.version
-
-
 def _calibrate(
     answers: NDArray[np.float64], validation: Examples, precision: float
 ) -> _Calibration:
     """Fitted on what a model answers to offers that it was not trained on."""
     logits, labels = answers.astype(np.float32), validation.labels
-    temperature = calibration.fit_temperature(logits, labels, COLDEST)
-    shares = calibration.probabilities(logits, temperature)
-    predicted, top = shares.argmax(axis=1), shares.max(axis=1)
-    right = predicted == labels
-    threshold, thresholds = calibration.fit_thresholds(top, predicted, right, precision)
-    certain = top >= np.array([thresholds.get(label, threshold) for label in predicted.tolist()])
+    calibrated = calibration.fit(logits, labels, precision, COLDEST)
+    right, certain = calibrated.right, calibrated.certain
     best = np.argsort(-logits, axis=1, kind="stable")[:, :3]
     figures = {
         "offers": len(labels),
@@ -288,12 +231,14 @@ def _calibrate(
         "coverage": round(float(certain.mean()), 4),
         "precision": round(float(right[certain].mean()), 4) if certain.any() else 0.0,
     }
-    return _Calibration(temperature, threshold, thresholds, figures)
+    return _Calibration(
+        calibrated.temperature, calibrated.threshold, calibrated.thresholds, figures
+    )
 
 
 def _publish(
     parameters: BaselineParameters,
-    sets: _Sets,
+    sets: Sets,
     final: _Final,
     calibrated: _Calibration,
     figures: Mapping[str, Any],

@@ -5,6 +5,8 @@ Fitted on validation examples, which the model was not trained on.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,30 @@ LEAST_THRESHOLD = 0.5
 """An answer that is more likely wrong than right is uncertain, however good the others are."""
 PRIOR_PREDICTIONS = 20
 """How many predictions of the average category a category's own are weighed against."""
+
+
+class Calibration(NamedTuple):
+    """How scores are made of logits, and from which score on an answer is certain."""
+
+    temperature: float
+    threshold: float
+    thresholds: dict[int, float]  # of labels that differ
+    right: NDArray[np.bool_]  # (rows,) of validation: whether the answer is the label
+    certain: NDArray[np.bool_]  # (rows,) whether its score reaches its threshold
+
+
+def fit(logits: Logits, labels: Labels, precision: float, coldest: float = COLDEST) -> Calibration:
+    """Temperature and thresholds of validation logits (rows, labels) and labels (rows,).
+
+    Of the answers above their thresholds a share of `precision` is right.
+    """
+    temperature = fit_temperature(logits, labels, coldest)
+    scores = probabilities(logits, temperature)
+    predicted, top = scores.argmax(axis=1), scores.max(axis=1)
+    right = predicted == labels
+    threshold, thresholds = fit_thresholds(top, predicted, right, precision)
+    least = np.array([thresholds.get(label, threshold) for label in predicted.tolist()])
+    return Calibration(temperature, threshold, thresholds, right, top >= least)
 
 
 def log_likelihood(logits: Logits, labels: Labels, temperature: float) -> float:

@@ -68,6 +68,17 @@ def read_labelled(path: Path) -> Iterator[tuple[Offer, str]]:
 
     Raises DataError on the first row that is no offer or has no label.
     """
+    for number, offer in enumerate(read_offers(path), start=1):
+        if offer.label is None or not offer.label.strip():
+            raise DataError(f"{path}, row {number}: has no label, and training needs one")
+        yield offer, offer.label
+
+
+def read_offers(path: Path) -> Iterator[LabelledOffer]:
+    """The offers of a file, labelled or not: Parquet, or JSONL, plain or gzipped.
+
+    Raises DataError on the first row that is no offer.
+    """
     rows = _rows(path) if is_parquet(path) else _lines(path)
     number = 0
     while True:
@@ -80,9 +91,7 @@ def read_labelled(path: Path) -> Iterator[tuple[Offer, str]]:
             raise DataError(str(error)) from error
         if offer is None:
             return
-        if offer.label is None or not offer.label.strip():
-            raise DataError(f"{path}, row {number}: has no label, and training needs one")
-        yield offer, offer.label
+        yield offer
 
 
 def _lines(path: Path) -> Iterator[LabelledOffer]:

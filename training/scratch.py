@@ -113,19 +113,14 @@ def train(
 
     held = encode(tokeniser, validation.texts)
     logits = fit.logits(model, held, tokeniser.pad_id)
-    temperature = calibration.fit_temperature(logits, validation.labels)
-    scores = calibration.probabilities(logits, temperature)
-    predicted = scores.argmax(axis=1)
-    top, right = scores.max(axis=1), predicted == validation.labels
-    threshold, thresholds = calibration.fit_thresholds(top, predicted, right, TARGET_PRECISION)
-    least = np.array([thresholds.get(label, threshold) for label in predicted.tolist()])
-    figures = measured(validation, logits, right, top >= least)
+    calibrated = calibration.fit(logits, validation.labels, TARGET_PRECISION)
+    figures = measured(validation, logits, calibrated.right, calibrated.certain)
     labels = tuple(names.get(label_id, Label(label_id)) for label_id in given.label_ids)
     questions = golden_texts(training, rows, validation, held)
     golden = golden_answers(model, tokeniser, labels, questions)
     clock.lap("calibrate")
     say(
-        f"validation: {figures['accuracy']:.1%} of {len(right):,} right,"
+        f"validation: {figures['accuracy']:.1%} of {len(validation.texts):,} right,"
         f" {figures['precision']:.1%} of the {figures['coverage']:.1%} above their threshold"
     )
     return checkpoint.write(
@@ -140,9 +135,11 @@ def train(
             text=recipe,
             max_tokens=shape.max_tokens,
             pad_multiple=PAD_MULTIPLE,
-            temperature=temperature,
-            threshold=threshold,
-            thresholds={given.label_ids[label]: least for label, least in thresholds.items()},
+            temperature=calibrated.temperature,
+            threshold=calibrated.threshold,
+            thresholds={
+                given.label_ids[label]: least for label, least in calibrated.thresholds.items()
+            },
             versions=versions(),
             report={
                 "seconds": clock.laps,

@@ -14,6 +14,7 @@ from training.calibration import (
     LEAST_THRESHOLD,
     Labels,
     Logits,
+    fit,
     fit_temperature,
     fit_thresholds,
     least_score,
@@ -120,3 +121,16 @@ def test_thresholds_are_probabilities_of_at_least_a_half(
     scores, predicted, right = (np.array(column) for column in zip(*rows, strict=True))
     common, own = fit_thresholds(scores, predicted, right, 0.9)
     assert all(LEAST_THRESHOLD <= threshold <= 1 for threshold in (common, *own.values()))
+
+
+def test_fit_says_which_answers_are_right_and_certain() -> None:
+    # 40 answers of a large lead are right but for one; of 40 with a small lead every other one is.
+    strong, weak = two_labels(4.0, 39, 1), two_labels(1.0, 20, 20)
+    logits = np.concatenate([strong[0], weak[0]])
+    labels = np.concatenate([strong[1], weak[1]])
+    found = fit(logits, labels, 0.9)
+    assert found.temperature == fit_temperature(logits, labels)
+    assert found.right.tolist() == (labels == 0).tolist()
+    assert found.certain.tolist() == [True] * 40 + [False] * 40
+    scores = probabilities(logits, found.temperature)[:, 0]
+    assert scores[40] < found.threshold <= scores[0]

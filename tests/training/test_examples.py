@@ -25,6 +25,7 @@ from training.examples import (
     hold_out,
     limit,
     read_labelled,
+    read_offers,
 )
 
 
@@ -134,6 +135,16 @@ def test_row_without_label_is_refused_in_one_line(
     with pytest.raises(DataError, match=message) as caught:
         list(read_labelled(path))
     assert "\n" not in str(caught.value)
+
+
+def test_offers_are_read_without_labels_too(tmp_path: Path) -> None:
+    path = tmp_path / "offers.jsonl"
+    path.write_text('{"offer_id": "1", "title": "tent"}\n{"offer_id": "2", "label": "sofas"}\n')
+    found = [(offer.offer_id, offer.title, offer.label) for offer in read_offers(path)]
+    assert found == [("1", "tent", None), ("2", None, "sofas")]
+    path.write_text('{"offer_id": "1"}\n{"offer_id": 2}\n')
+    with pytest.raises(DataError, match=r"offers.jsonl, row 2: no offer"):
+        list(read_offers(path))
 
 
 def test_missing_file_is_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""Training and validation sets as a stage reads them: texts by its recipe, labels of one order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from classifier import artifact
+from classifier.artifact import Label
+from classifier.text import TextRecipe
+from training.examples import Examples, examples, read_labelled
+from training.stage import StageError
+from training.taxonomy import labels as labels_of
+from training.taxonomy import load
+
+Say = Callable[[str], None]
+
+
+class Sets(NamedTuple):
+    """What is trained on and what is asked, with the labels of both in one order."""
+
+    training: Examples
+    validation: Examples  # with the labels of training
+    labels: tuple[Label, ...]
+    taxonomy: str
+
+
+def read(
+    recipe: TextRecipe,
+    train: Path,
+    validation: Path,
+    taxonomy: Path | None,
+    say: Say,
+    *,
+    learns_both: bool = False,
+) -> Sets:
+    """The two sets. A category that only validation has is left out, unless the model that is
+    published `learns_both`.
+
+    Raises StageError, DataError.
+    """
+    training = examples(read_labelled(train), recipe)
+    held = examples(read_labelled(validation), recipe)
+    for path, given in ((train, training), (validation, held)):
+        if given.without_text:
+            say(f"{path}: {given.without_text:,} offers without a usable text are left out")
+    label_ids = set(training.label_ids)
+    if learns_both:
+        label_ids |= set(held.label_ids)
+    elif unknown := set(held.label_ids) - label_ids:
+        rows = np.flatnonzero([held.label_ids[i] in label_ids for i in held.labels])
+        say(f"{validation}: {len(unknown):,} categories that training lacks are left out")
+        held = held.take(rows)
+    order = sorted(label_ids)
+    names, version = _described(taxonomy, order)
+    return Sets(_relabelled(training, order), _relabelled(held, order), names, version)
+
+
+def _relabelled(given: Examples, label_ids: list[str]) -> Examples:
+    index = {label_id: i for i, label_id in enumerate(label_ids)}
+    moved = np.array([index.get(label_id, -1) for label_id in given.label_ids], dtype=np.int64)
+    return Examples(
+        given.texts, moved[given.labels], given.languages, label_ids, given.without_text
+    )
+
+
+def _described(taxonomy: Path | None, label_ids: list[str]) -> tuple[tuple[Label, ...], str]:
+    """The labels with what the taxonomy says of them, and its version."""
+    if taxonomy is None:
+        # The set of labels stands for a taxonomy that nobody named.
+        labels = tuple(map(Label, label_ids))
+        return labels, f"labels-{artifact.labels_hash(labels)[:12]}"
+    edition = load(taxonomy)
+    known = {label.id: label for label in labels_of(edition)}
+    if unknown := [label_id for label_id in label_ids if label_id not in known]:
+        raise StageError(
+            f"{len(unknown)} labels of the training offers are no labels of {taxonomy}"
+            f" (version {edition.version}), {unknown[0]!r} for one: sample them anew"
+        )
+    return tuple(known[label_id] for label_id in label_ids), edition.version

@@ -63,7 +63,8 @@ endif
 	$(STAGE) endpoint --out $(WORK)/endpoint --model $(WORK)/svm --offers $(WORK)/sets/test.parquet
 	$(STAGE) evaluate --out $(WORK)/report $(SETS) --predictions $(WORK)/endpoint/answers.parquet \
 	    --train $(WORK)/sets/train.parquet \
-	    $(if $(TEST),$(addprefix --taxonomy ,$(TAXONOMY)),--taxonomy $(WORK)/sets/taxonomy.json)
+	    $(if $(TEST),$(addprefix --taxonomy ,$(TAXONOMY)),--taxonomy $(WORK)/sets/taxonomy.json \
+	    --dataset $(WORK)/sets/dataset.json)
 	@echo "$(WORK)/report/report.html"
 
 test: lint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import encoder, memory, stages, worker
+from benchmarks import encoder, linear, memory, stages, worker
 from benchmarks.bounds import end
 
 
@@ -14,6 +14,7 @@ def main() -> None:
         ("The worker without the encoder", worker.measure),
         ("The encoder path", encoder.measure),
         ("Memory", memory.measure),
+        ("The linear SVM", linear.measure),
     ):
         print(f"\n== {title}", flush=True)
         short += [f"{title}: {line}" for line in measure()]

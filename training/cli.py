@@ -199,6 +199,10 @@ def evaluate(
     train: Annotated[
         Path | None, typer.Option(help="What it was trained on, for categories' frequency.")
     ] = None,
+    dataset: Annotated[
+        Path | None,
+        typer.Option(help="The test set's dataset.json: for how much of production it stands."),
+    ] = None,
     pipeline: Pipeline = PIPELINE,
     overrides: Overrides = None,
 ) -> None:
@@ -210,7 +214,14 @@ def evaluate(
         _run(
             out,
             lambda: stage.make(
-                parameters.evaluate, predictions, others, taxonomy, train, out, _say
+                parameters.evaluate,
+                predictions,
+                others,
+                taxonomy,
+                train,
+                out,
+                _say,
+                dataset=dataset,
             ),
             [stage.REPORT, stage.PAGE],
         )

@@ -80,6 +80,7 @@ def test_from_a_lake_to_a_judged_baseline_each_stage_once(
     judge = (
         "evaluate", "--out", report, "--predictions", answers, "--against", f"itself={answers}",
         "--taxonomy", sets / "taxonomy.json", "--train", sets / "train.parquet",
+        "--dataset", sets / "dataset.json",
     )  # fmt: skip
     judged = summary(run(pipeline, *judge))
     # Two thousand offers of 165 categories teach a linear model a little, and guessing nothing.

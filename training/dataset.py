@@ -2,15 +2,16 @@
 
     train.parquet             near-uniform over categories, diverse inside each
     validation.parquet        like production, for costs, temperature and thresholds
-    test.parquet              like production, with a weight a row
+    test.parquet              like production, to judge by
     transfer.parquet          without labels, near-uniform over languages, for distillation
     experiments/NAME.parquet  like train, smaller, one inside the next, and frozen
     taxonomy.json             the taxonomy that the labels belong to
     dataset.json              what was there, what was wanted, and what came
     plots.png                 the same as a picture, before and after
 
-sampling.py has the plan. A text stands in one set of train, validation and test, once, and so does
-every offer of one product.
+Sets like production have a `weight` a row: so many offers of production's it stands for, in
+proportion, with a mean of 1. sampling.py has the plan. An offer, a text and all offers of one
+product are in one of train, validation and test, and an offer and a text there once.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from training.stage import Record, Stage, StageError, hash_inputs, write_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VERSION: Final = 1
+VERSION: Final = 2
 ROW_GROUP: Final = 32_768
 """Rows of one group of a Parquet file, and of one step of a set's hash."""
 
@@ -63,8 +64,9 @@ def make(
     known = taxonomy.load(taxonomy_file)
     remap = taxonomy.remap_from(known, edition or known.version)
     opened = open_lake(lake)
-    if opened.protocol == "file" and any(
-        Path(name).is_relative_to(out.absolute()) for name in opened.files
+    if opened.would_hold(out / "set.parquet") or (
+        opened.protocol == "file"
+        and any(Path(name).is_relative_to(out.absolute()) for name in opened.files)
     ):
         raise StageError(f"{out}: is inside the lake {lake}; choose another directory")
     inputs = {
@@ -104,6 +106,9 @@ def make(
         place = "experiments/" if each.name in parameters.experiment_offers else ""
         name = f"{place}{each.name}.parquet"
         results[name] = (parts / f"{each.name}.parquet").replace(out / name)
+    for old in (out / "experiments").glob("*.parquet"):
+        if old not in results.values():
+            old.unlink()
     taxonomy.save(known, out / "taxonomy.json")
     write_json(out / "dataset.json", {**figures, "hashes": hashes})
     results |= {name: out / name for name in ("taxonomy.json", "dataset.json")}
@@ -177,6 +182,7 @@ def _run(
         "salt": sampling.SALT,
         **sampling.bounds(parameters.validation_share, parameters.test_share),
     }
+    runner.show(sampling.VIEW, sampling.statement(sampling.VIEW, values, runner.dialect))
     for number, step in enumerate(STEPS, start=1):
         if not runner.has(step):
             started = time.monotonic()
@@ -198,9 +204,10 @@ def _write(runner: engines.SqlEngine, each: Set, path: Path) -> tuple[int, str]:
     import pyarrow.parquet as pq
 
     fields = schema()
-    if each.name == "test":
+    columns = [f"s.{name}" for name in COLUMNS]
+    if each.rule == "production":
         fields = fields.append(pa.field("weight", pa.float64()))
-    columns = [f"s.{name}" for name in COLUMNS] + (["c.weight"] if each.name == "test" else [])
+        columns.append("c.weight")
     select = (
         f"SELECT {', '.join(columns)} FROM chosen AS c JOIN selected AS s ON s.row_id = c.row_id"  # noqa: S608
         f" WHERE c.name = '{each.name}' ORDER BY c.draw, c.row_id"
@@ -235,13 +242,6 @@ def _groups(batches: Iterable[pa.RecordBatch], fields: pa.Schema) -> Iterator[pa
         yield pa.concat_tables(held).combine_chunks()
 
 
-class _Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """experiments/frozen.json."""
-
-    fingerprint: str  # of the parameters and inputs that the sets were made of
-    sets: dict[str, str]  # name -> hash of its content
-
-
 def _freeze(out: Path, fingerprint: str, hashes: Mapping[str, str]) -> None:
     """Notes the experiment sets' hashes, or holds them against those noted before.
 
@@ -249,18 +249,19 @@ def _freeze(out: Path, fingerprint: str, hashes: Mapping[str, str]) -> None:
     experiments on them could not be compared.
     """
     path = out / "experiments" / "frozen.json"
-    try:
-        noted = msgspec.json.decode(path.read_bytes(), type=_Frozen)
-    except (OSError, msgspec.DecodeError, UnicodeError):
-        noted = None
-    if noted is not None and noted.fingerprint == fingerprint:
-        for name, digest in hashes.items():
-            if noted.sets.get(name) != digest:
-                raise StageError(
-                    f"{out / 'experiments' / name}.parquet: came out differently than before, from"
-                    f" the same lake and parameters; if that is meant, remove {path}"
-                )
-    write_json(path, _Frozen(fingerprint, dict(hashes)))
+    noted: dict[str, dict[str, str]] = {}  # by fingerprint: name -> hash of its content
+    if path.exists():
+        try:
+            noted = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, str]])
+        except (OSError, msgspec.DecodeError, UnicodeError) as error:
+            raise StageError(f"{path}: cannot be read, remove it to start anew: {error}") from error
+    for name, digest in hashes.items():
+        if noted.get(fingerprint, {}).get(name, digest) != digest:
+            raise StageError(
+                f"{out / 'experiments' / name}.parquet: came out differently than before, from"
+                f" the same lake and parameters; if that is meant, remove {path}"
+            )
+    write_json(path, {**noted, fingerprint: dict(hashes)})
 
 
 def _summary(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,16 @@ _BY_LOST_LABEL: Final = (
 _TOTALS: Final = (
     "SELECT COUNT(*), COUNT(label), COUNT(lost_label), COUNT(*) - COUNT(text_id) FROM offers"
 )
+_REPEATED: Final = """
+SELECT
+  CAST(COALESCE(SUM(CASE WHEN offer_id IS NULL THEN copies END), 0) AS BIGINT),
+  CAST(COALESCE(SUM(CASE WHEN offer_id IS NOT NULL THEN copies - 1 END), 0) AS BIGINT)
+FROM repeated
+"""
+_CONTESTED: Final = """
+SELECT COUNT(*) FROM offers AS o JOIN contested AS c ON c.text_id = o.text_id
+WHERE o.label IS NOT NULL AND (c.label IS NULL OR c.label <> o.label)
+"""
 _BY_LANGUAGE: Final = """
 SELECT CASE WHEN label IS NULL THEN 'unlabelled' ELSE 'labelled' END, language, COUNT(*)
 FROM offers GROUP BY CASE WHEN label IS NULL THEN 'unlabelled' ELSE 'labelled' END, language
@@ -57,9 +67,14 @@ def measure(
 
     A category with fewer than `floor` training offers is one that needs labels.
     """
-    total, labelled, lost, silent = runner.rows(_TOTALS)[0]
+    total, labelled, lost, silent = (_int(count) for count in runner.rows(_TOTALS)[0])
     torn, settled = runner.rows("SELECT COUNT(*), COUNT(label) FROM contested")[0]
+    without_id, older = (_int(count) for count in runner.rows(_REPEATED)[0])
+    contested = _int(runner.rows(_CONTESTED)[0][0])
     available = _nested(runner.rows("SELECT pool, stratum, offers FROM available"))
+    # From these two nothing is drawn.
+    held, shared = (sum(available.pop(pool, {}).values()) for pool in ("held", "torn"))
+    texts = sum(sum(by.values()) for by in available.values())
     drawn = _nested(
         runner.rows("SELECT name, stratum, COUNT(*) FROM chosen GROUP BY name, stratum")
     )
@@ -68,13 +83,22 @@ def measure(
     train = available.get("train", {})
     return {
         "lake": {
+            "without_id": without_id,
+            "older_rows": older,
             "offers": total,
             "labelled": labelled,
             "labels_lost": lost,
             "without_text": silent,
             "contested_texts": torn,
             "contested_texts_settled": settled,
-            "texts_to_draw_from": sum(sum(by.values()) for by in available.values()),
+            "texts_to_draw_from": texts,
+            # Offers that say something and yet are in no pool to draw from.
+            "dropped": {
+                "duplicates": total - silent - contested - held - shared - texts,
+                "contested": contested,
+                "title_on_several_sides": shared,
+                "unlabelled_of_a_held_side": held,
+            },
         },
         "sets": {
             each.name: {
@@ -86,7 +110,11 @@ def measure(
             }
             for each in sets
         },
-        "test": weighting(drawn.get("test", {}), produced, lost_offers),
+        **{
+            each.name: weighting(drawn.get(each.name, {}), produced, lost_offers)
+            for each in sets
+            if each.rule == "production"
+        },
         "diversity": _diversity(runner.rows(_BY_SUBCATEGORY)),
         "needs_labels": [
             {"category": label, "training_offers": train.get(label, 0), "wanted": floor}

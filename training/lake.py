@@ -2,16 +2,18 @@
 
 A lake is a file, a directory or a glob of Parquet files, or of JSON lines, plain or gzipped, on
 this machine or wherever fsspec reaches ("s3://bucket/offers"). Its rows hold the columns of an
-offer set (sampling.COLUMNS); all but offer_id may be missing, and others pass by.
+offer set (sampling.COLUMNS) and a whole number `revision`, of which an offer's largest counts; all
+but offer_id may be missing, and others pass by.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -20,6 +22,7 @@ import fsspec  # type: ignore[import-untyped, unused-ignore]
 from fsspec.implementations.local import (  # type: ignore[import-untyped, unused-ignore]
     LocalFileSystem,
 )
+from fsspec.utils import glob_translate  # type: ignore[import-untyped, unused-ignore]
 
 from classifier import sample
 from classifier.artifact import file_hash
@@ -65,6 +68,21 @@ class Lake:
     files: tuple[str, ...]  # as DuckDB and Spark read them
     format: Format
     fingerprint: str  # see `open_lake`
+    system: Any = field(compare=False, repr=False)  # fsspec's, by which it was found
+    path: str  # as that file system has it
+
+    def would_hold(self, path: Path) -> bool:
+        """Whether a Parquet file at the local path would be one of the lake's, were it opened."""
+        if self.protocol != "file":
+            return False
+        inside = Path(os.path.realpath(path))
+        if (root := Path(os.path.realpath(self.path))).is_dir():
+            return inside.is_relative_to(root) and not _hidden(
+                str(inside).removeprefix(str(root)), ""
+            )
+        if not _is_glob(self.system, self.path):
+            return False
+        return re.fullmatch(glob_translate(self.path), str(path.absolute())) is not None
 
 
 def open_lake(where: str) -> Lake:
@@ -78,7 +96,7 @@ def open_lake(where: str) -> Lake:
         system, path = fsspec.url_to_fs(where)
         if system.isdir(path):
             found = system.find(path)
-        elif any(letter in path for letter in "*?["):
+        elif _is_glob(system, path):
             found = [name for name in system.glob(path) if not system.isdir(name)]
         else:
             found = [path] if system.exists(path) else []
@@ -92,6 +110,8 @@ def open_lake(where: str) -> Lake:
     formats = {format_ for name in files if (format_ := _format(name))}
     if len(formats) > 1:
         raise StageError(f"{where}: holds both Parquet and JSON lines; name one of them by a glob")
+    if odd := [name for name in files if "\\" in name]:
+        raise StageError(f"{odd[0]}: has a backslash in its name; rename it")
     local = isinstance(system, LocalFileSystem)
     try:
         if local:
@@ -102,11 +122,18 @@ def open_lake(where: str) -> Lake:
         raise StageError(f"{where}: cannot be read: {error}") from error
     return Lake(
         where,
-        "file" if local else where.partition("://")[0],
+        "file" if local else system.unstrip_protocol("").partition("://")[0],
         tuple(files if local else (system.unstrip_protocol(name) for name in files)),
         formats.pop(),
         hashlib.sha256("\n".join(told).encode()).hexdigest(),
+        system,
+        path,
     )
+
+
+def _is_glob(system: Any, path: str) -> bool:
+    """Whether a path is one, rather than the name of a file that looks like it."""
+    return any(letter in path for letter in "*?[") and not system.exists(path)
 
 
 def _format(name: str) -> Format | None:
@@ -215,7 +242,7 @@ def _write(path: Path, rows: Iterator[tuple[str | None, ...]]) -> int:
 
 
 def schema() -> pa.Schema:
-    """Of the lake's rows, and of every set but the test set."""
+    """Of the sample lake's rows, and of every set, but for its weights."""
     import pyarrow as pa
 
     return pa.schema([(name, pa.string()) for name in COLUMNS])

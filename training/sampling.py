@@ -7,7 +7,7 @@ of MD5 hashes, no sum is one of floating-point numbers, and no choice hangs on a
 
 Tables that the plan is given:
 
-    lake        the offers: COLUMNS, all strings, null where a lake has no such column
+    files       the lake's rows: FIELDS, null where a lake has no such column
     routes      label, subcategory, new_label: what became of the lake's labels
     production  label, offers: how many offers of each category production sees
     sets        name, pool, rule, offers, least, most: what is to be drawn, see `Set`
@@ -41,7 +41,14 @@ COLUMNS: Final = (
 )
 """Of an offer set, in this order; all are strings."""
 
+FIELDS: Final = {**dict.fromkeys(COLUMNS, "STRING"), "revision": "BIGINT"}
+"""Of the lake's rows, with their types in either dialect. An offer's newest revision counts."""
+
+VIEW: Final = "lake"
+"""Of the files' rows with an id each. It holds nothing, so each run makes it anew."""
+
 STEPS: Final = (
+    "repeated",
     "offers",
     "contested",
     "pools",
@@ -66,7 +73,8 @@ class Set:
 
     `rule` "uniform": about `offers` in all, every stratum as many as there are up to one level that
     lies between `least` and `most`. "production": `offers` in all by production's shares, and in
-    each category at least `least`, where there are so many.
+    each category at least `least`, where there are so many; what a category lacks no other gets,
+    and weights make up for both.
     """
 
     name: str

@@ -18,7 +18,7 @@ from training.production import Production
 from training.stage import Record
 from training.taxonomy import Category, Taxonomy, first, save
 
-Row = Mapping[str, str | None]
+Row = Mapping[str, str | int | None]
 
 LANGUAGES = ("de", "en", "fr", "es", "it")
 
@@ -45,7 +45,11 @@ def write(path: Path, rows: Iterable[Row]) -> Path:
     """The rows as Parquet or as JSON lines, by the path's name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema()), path)
+        made = [dict(row) for row in rows]
+        fields = schema()
+        if any("revision" in row for row in made):
+            fields = fields.append(pa.field("revision", pa.int64()))
+        pq.write_table(pa.Table.from_pylist(made, fields), path)
         return path
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
     path.write_bytes(gzip.compress(lines) if path.suffix == ".gz" else lines)

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,14 +62,22 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def plain(row: dict[str, Any]) -> str:
+def plain(*fields: str | None) -> str:
     """A text as a reader sees it, by the service's own cleaning rather than by the plan's SQL."""
     from classifier.offer import Offer
 
     recipe = msgspec.structs.replace(DEFAULT_RECIPE, fields=DEFAULT_RECIPE.fields[:1])
-    if not (title := recipe.text(Offer(offer_id="-", title=row["title"]))):
-        title = DEFAULT_RECIPE.text(Offer(offer_id="-", title=row["description"]))
-    return " ".join(re.findall(r"\w+", title.casefold()))
+    said = [recipe.text(Offer(offer_id="-", title=field)) for field in fields]
+    return " | ".join(" ".join(re.findall(r"\w+", each.casefold())) for each in said)
+
+
+def name(row: dict[str, Any]) -> str:
+    """What an offer is called: its title, or its description where that says nothing."""
+    return plain(row["title"]) or plain(row["description"])
+
+
+def text(row: dict[str, Any]) -> str:
+    return f"{name(row)} | {plain(row['category_path'], row['description'])}"
 
 
 # What is asked for
@@ -77,10 +86,10 @@ def plain(row: dict[str, Any]) -> str:
 def test_columns_are_those_of_an_offer_set(sample: Path) -> None:
     for name in SETS:
         schema = pq.read_schema(sample / "sets" / f"{name}.parquet")
-        extra = ["weight"] if name == "test" else []
+        extra = ["weight"] if name in ("test", "validation") else []
         assert schema.names == [*COLUMNS, *extra]
         assert {str(schema.field(column).type) for column in COLUMNS} == {"string"}
-        assert name != "test" or str(schema.field("weight").type) == "double"
+        assert not extra or str(schema.field("weight").type) == "double"
 
 
 def test_training_is_level_over_categories_as_far_as_there_are_offers(sample: Path) -> None:
@@ -137,8 +146,9 @@ def test_validation_and_test_have_their_sizes_and_floors(sample: Path) -> None:
             assert least <= drawn[label] <= most
 
 
-def test_weighted_test_set_is_distributed_like_production(sample: Path) -> None:
-    rows_ = read(sample, "test")
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_weighted_set_is_distributed_like_production(sample: Path, split: str) -> None:
+    rows_ = read(sample, split)
     weights: dict[str, list[float]] = defaultdict(list)
     for row in rows_:
         weights[row["label"]].append(row["weight"])
@@ -149,7 +159,7 @@ def test_weighted_test_set_is_distributed_like_production(sample: Path) -> None:
     for label, each in weights.items():
         assert len(set(each)) == 1
         assert sum(each) / total == pytest.approx(production.get(label, 0) / covered, abs=1e-12)
-    told = figures(sample)["test"]
+    told = figures(sample)[split]
     squares = sum(row["weight"] ** 2 for row in rows_)
     assert told["effective_sample_size"] == pytest.approx(total**2 / squares)
     assert told["uncovered_mass"] == pytest.approx(1 - covered / sum(production.values()))
@@ -171,6 +181,23 @@ def test_weights_by_hand(tmp_path: Path) -> None:
     assert told["effective_sample_size"] == pytest.approx(144 / (6 * 16 / 9 + 6 * 4 / 9))
     assert told["uncovered_mass"] == pytest.approx(35 / 125)
     assert told["uncovered_categories"] == 1
+
+
+def test_validation_says_how_far_it_is_from_production_by_weights(tmp_path: Path) -> None:
+    made = rows(2_000, ("a", "b", "b", "b", "b", "b"), unlabelled=50)
+    lake = lakes.write(tmp_path / "lake.parquet", made)
+    production = Production({"a": 90, "b": 10, "c": 100}, {})
+    parameters = SMALL.model_copy(update={"validation_offers": 1_000})
+    draw(tmp_path, lake, lakes.taxonomy("a", "b", "c"), parameters, production)
+    weights = Counter((row["label"], row["weight"]) for row in read(tmp_path, "validation"))
+    (a, a_weight), (b, b_weight) = sorted(pair for pair in weights)
+    rare, common = weights[a, a_weight], weights[b, b_weight]
+    assert rare < 45  # of 450 wanted
+    assert rare * a_weight / (common * b_weight) == pytest.approx(9)
+    told = figures(tmp_path)["validation"]
+    assert told["offers"] == rare + common
+    assert told["effective_sample_size"] == pytest.approx(1 / (0.81 / rare + 0.01 / common))
+    assert told["uncovered_mass"] == pytest.approx(0.5)
 
 
 def test_kish_and_simpson_by_hand() -> None:
@@ -221,23 +248,32 @@ def test_transfer_is_unlabelled_and_level_over_languages_and_shops(tmp_path: Pat
 
 
 def leaks(place: Path) -> None:
-    """No product and no text is in two of the splits, or twice in one, or in transfer and held."""
+    """No id, product or text is in two of the splits, or in transfer and held; no id or text twice.
+
+    Nor is a title, unless it is that of known products, which are told apart by that.
+    """
     clusters: dict[str, set[str]] = defaultdict(set)
+    titles: dict[str, set[str]] = defaultdict(set)
+    unknown: set[str] = set()
     seen: Counter[str] = Counter()
-    for name in SPLITS:
-        for row in read(place, name):
-            seen[plain(row)] += 1
+    ids: Counter[str] = Counter()
+    for split in (*SPLITS, "transfer"):
+        side = "train" if split == "transfer" else split
+        for row in read(place, split):
+            seen[text(row)] += 1
+            ids[row["offer_id"]] += 1
+            titles[name(row)].add(side)
             if row["cluster"] is not None:
-                clusters[row["cluster"]].add(name)
+                clusters[row["cluster"]].add(side)
+            else:
+                unknown.add(name(row))
     assert all(len(names) == 1 for names in clusters.values())
-    assert not seen or seen.most_common(1)[0][1] == 1
-    held = [row for name in ("validation", "test") for row in read(place, name)]
-    transfer = read(place, "transfer")
-    assert not {plain(row) for row in transfer} & seen.keys()
-    assert not {row["cluster"] for row in transfer} & {row["cluster"] for row in held} - {None}
-    for name in ("experiments/s", "experiments/m"):
-        ids = {row["offer_id"] for row in read(place, name)}
-        assert not ids & {row["offer_id"] for row in held}
+    assert all(len(titles[title]) == 1 for title in unknown)
+    assert max(seen.values(), default=1) == 1
+    assert max(ids.values(), default=1) == 1
+    held = {row["offer_id"] for split in ("validation", "test") for row in read(place, split)}
+    for split in ("experiments/s", "experiments/m"):
+        assert not held & {row["offer_id"] for row in read(place, split)}
 
 
 def test_sample_s_sets_share_no_product_and_no_text(sample: Path) -> None:
@@ -257,7 +293,10 @@ TITLES = st.sampled_from(["Red shoe", "RED  shoe!", "r&eacute;d", "réd", "Blue 
     made=st.lists(
         st.fixed_dictionaries(
             {
+                "offer_id": st.integers(0, 60).map(str),
+                "revision": st.sampled_from([None, 1, 2]),
                 "title": st.one_of(TITLES, st.integers(0, 30).map("thing {}".format)),
+                "category_path": st.sampled_from([None, "Shoes", "SHOES!", "Sale"]),
                 "cluster": st.sampled_from([None, *"pqrstuvwxyz"]),
                 "label": st.sampled_from([None, "a", "b"]),
                 "shop_id": st.sampled_from("123"),
@@ -268,12 +307,11 @@ TITLES = st.sampled_from(["Red shoe", "RED  shoe!", "r&eacute;d", "réd", "Blue 
     )
 )
 def test_random_lakes_leak_nothing(
-    tmp_path_factory: pytest.TempPathFactory, made: list[dict[str, str | None]]
+    tmp_path_factory: pytest.TempPathFactory, made: list[dict[str, Any]]
 ) -> None:
     place = tmp_path_factory.mktemp("random")
     sure = [{"offer_id": f"s{n}", "title": f"sure {n}", "label": "a"} for n in range(8)]
-    numbered = [{"offer_id": str(number), **row} for number, row in enumerate(made)]
-    lake = lakes.write(place / "lake.parquet", [*sure, *numbered])
+    lake = lakes.write(place / "lake.parquet", [*sure, *made])
     draw(place, lake, lakes.taxonomy("a", "b"))
     leaks(place)
 
@@ -289,6 +327,120 @@ def test_product_stays_on_its_side_when_the_lake_and_the_seed_change(tmp_path: P
         trained = {row["cluster"] for row in read(tmp_path / "2", "train")}
         assert held
         assert not held & trained
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_an_offer_stands_in_one_set_once_in_its_newest_revision(
+    tmp_path: Path, suffix: str
+) -> None:
+    made: list[lakes.Row] = []
+    for row in rows(600, unlabelled=50):
+        told = [{**row, "cluster": None, "title": f"{row['title']}, told {n}"} for n in range(3)]
+        made += [{**told[n], "revision": [10, 9, None][n]} for n in range(3)]
+    made += [made[0], {**made[3], "offer_id": None}]
+    random.Random(1).shuffle(made)
+    lake = lakes.write(tmp_path / f"lake.{suffix}", made)
+    parameters = SMALL.model_copy(
+        update={"training_offers": 400, "cap": 400, "test_offers": 200, "validation_offers": 200}
+    )
+    draw(tmp_path, lake, lakes.taxonomy("a", "b", "c"), parameters)
+    leaks(tmp_path)
+    drawn = [row for split in SPLITS for row in read(tmp_path, split)]
+    assert len(drawn) > 500
+    assert {row["title"][-6:] for row in drawn} == {"told 0"}
+    told = figures(tmp_path)["lake"]
+    assert (told["offers"], told["older_rows"], told["without_id"]) == (600, 1_201, 1)
+
+
+def test_without_revisions_one_row_of_an_offer_is_taken_whatever_their_order(
+    tmp_path: Path,
+) -> None:
+    made = [{**row, "cluster": None} for row in rows(400)]
+    made += [{**row, "title": f"another {row['title']}"} for row in made]
+    known = lakes.taxonomy("a", "b", "c")
+    for place in ("1", "2"):
+        lake = lakes.write(tmp_path / place / "lake.parquet", made)
+        draw(tmp_path / place, lake, known)
+        leaks(tmp_path / place)
+        made.reverse()
+    assert (
+        lakes.files(tmp_path / "1")["train.parquet"]
+        == (lakes.files(tmp_path / "2")["train.parquet"])
+    )
+    titles = [row["title"].startswith("another") for row in read(tmp_path / "1", "train")]
+    assert 10 < sum(titles) < 50
+
+
+def test_text_of_two_products_stays_where_it_was_tested_on_whatever_the_seed(
+    tmp_path: Path,
+) -> None:
+    made: list[lakes.Row] = [
+        {
+            "offer_id": f"o{number}-{product}",
+            "title": f"thing {number}",
+            "label": "a",
+            "cluster": f"p{product}-{number}",
+        }
+        for number in range(300)
+        for product in range(2)
+    ]
+    lake = lakes.write(tmp_path / "lake.parquet", made)
+    held: dict[str, set[str]] = {"validation": set(), "test": set()}
+    everything = SMALL.model_copy(
+        update={"training_offers": 300, "cap": 300, "test_offers": 300, "validation_offers": 300}
+    )
+    for seed in range(3):
+        place = tmp_path / str(seed)
+        draw(place, lake, lakes.taxonomy("a"), everything.model_copy(update={"seed": seed}))
+        for split, before in held.items():
+            titles = {row["title"] for row in read(place, split)}
+            assert len(titles) > 30
+            assert titles == (before or titles)
+            held[split] = titles
+    # The side of either product is a tenth each, and test goes first.
+    assert len(held["test"]) == pytest.approx(0.19 * 300, abs=20)
+
+
+def test_offers_of_one_title_that_differ_otherwise_are_different_texts(tmp_path: Path) -> None:
+    """A shop calls every case "Hülle" and says in its path and description what it is for."""
+    made: list[lakes.Row] = [
+        {
+            "offer_id": f"o{number}",
+            "title": "Hülle",
+            "category_path": f"Zubehör > {'Handy' if number % 2 else 'Tablet'}",
+            "description": f"Für Modell {number // 2}",
+            "cluster": f"p{number}",
+            "label": "ab"[number % 2],
+        }
+        for number in range(200)
+    ]
+    made += [{**row, "offer_id": f"{row['offer_id']} again"} for row in made[:40]]
+    # Of these nobody knows which product they are, so that they may be any of them.
+    unknown: list[lakes.Row] = [
+        {"offer_id": f"u{number}", "title": "HÜLLE", "description": f"{number}", "label": "a"}
+        for number in range(10)
+    ]
+    torn: list[lakes.Row] = [
+        {"offer_id": f"t{number}", "title": "Torn", "cluster": "t", "label": "ab"[number % 2]}
+        for number in range(6)
+    ]
+    lake = lakes.write(tmp_path / "lake.parquet", [*made, *unknown, *torn])
+    everything = SMALL.model_copy(
+        update={"training_offers": 500, "cap": 500, "test_offers": 500, "validation_offers": 500}
+    )
+    draw(tmp_path, lake, lakes.taxonomy("a", "b"), everything, Production({"a": 1, "b": 1}, {}))
+    leaks(tmp_path)
+    drawn = {row["description"] for split in SPLITS for row in read(tmp_path, split)}
+    assert drawn == {f"Für Modell {number}" for number in range(100)}
+    told = figures(tmp_path)["lake"]
+    assert told["texts_to_draw_from"] == 200
+    assert told["dropped"] == {
+        "duplicates": 40,
+        "contested": 6,
+        "title_on_several_sides": 10,
+        "unlabelled_of_a_held_side": 0,
+    }
+    assert told["offers"] == 200 + sum(told["dropped"].values())
 
 
 # The same again
@@ -370,12 +522,12 @@ def test_killed_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.stdin is not None
     process.stdin.close()
-    assert heard[0].startswith("offers: 1 of 8")
+    assert heard[0].startswith("repeated: 1 of 9")
     assert not (killed / "sets" / "stage.json").exists()
     said: list[str] = []
     less = SMALL.model_copy(update={"memory": "500MB", "threads": 2})
     draw(killed, killed / "lake.parquet", known, less, said=said)
-    assert said[0].startswith("chosen: 7 of 8")
+    assert said[0].startswith("chosen: 8 of 9")
     draw(whole, whole / "lake.parquet", known)
     assert lakes.files(killed) == lakes.files(whole)
 
@@ -400,6 +552,30 @@ def test_torn_database_of_a_killed_run_is_made_anew(tmp_path: Path) -> None:
     (parts / "sampling.duckdb").write_bytes(b"torn" * 5_000)
     draw(tmp_path, lake, known)
     assert lakes.files(tmp_path) == whole
+
+
+@pytest.mark.parametrize("torn", ["sampling.duckdb", "sampling.duckdb.wal"])
+def test_database_torn_in_any_way_is_made_anew(tmp_path: Path, torn: str) -> None:
+    place = tmp_path / "block"  # a name that has "lock" in it
+    known = lakes.taxonomy("a", "b", "c")
+    lake = lakes.write(place / "lake.parquet", rows(200))
+    record = draw(place, lake, known)
+    whole = lakes.files(place)
+    (place / "sets" / "stage.json").unlink()
+    parts = place / "sets" / "parts" / record.fingerprint[:16]
+    parts.mkdir(parents=True)
+    file = parts / "sampling.duckdb"
+    with duckdb.connect(file) as database:
+        database.execute("PRAGMA disable_checkpoint_on_shutdown")
+        database.execute("CREATE TABLE offers AS SELECT range AS i FROM range(1000)")
+    content = bytearray((parts / torn).read_bytes())
+    if torn == file.name:
+        content[4096:12288] = b"\xff" * 8192  # both of its headers
+    else:
+        content[-30:] = b"\xff" * 30
+    (parts / torn).write_bytes(content)
+    draw(place, lake, known)
+    assert lakes.files(place) == whole
 
 
 def test_two_runs_at_once_are_told_apart(tmp_path: Path) -> None:
@@ -438,12 +614,29 @@ def test_frozen_experiments_are_made_again_or_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == content
     frozen = path.with_name("frozen.json")
     noted = json.loads(frozen.read_bytes())
-    noted["sets"]["s"] = "0" * 64
+    (fingerprint,) = noted
+    noted[fingerprint]["s"] = "0" * 64
     frozen.write_text(json.dumps(noted))
     path.write_bytes(b"an experiment's")
     with pytest.raises(StageError, match=r"experiments/s\.parquet: came out differently"):
         draw(tmp_path, lake, known)
     assert path.read_bytes() == b"an experiment's"
+    # Sets of other parameters in between do not make it forget.
+    draw(tmp_path, lake, known, SMALL.model_copy(update={"seed": 1}))
+    with pytest.raises(StageError, match=r"experiments/s\.parquet: came out differently"):
+        draw(tmp_path, lake, known)
+    frozen.write_text("{")
+    with pytest.raises(StageError, match=r"frozen\.json: cannot be read"):
+        draw(tmp_path, lake, known)
+
+
+def test_experiments_of_other_parameters_do_not_stay(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    lake = lakes.write(tmp_path / "lake.parquet", rows(300))
+    draw(tmp_path, lake, known)
+    draw(tmp_path, lake, known, SMALL.model_copy(update={"experiment_offers": {"m": 20}}))
+    there = {path.name for path in (tmp_path / "sets" / "experiments").iterdir()}
+    assert there == {"m.parquet", "frozen.json"}
 
 
 # Taxonomy
@@ -506,6 +699,52 @@ def test_lake_in_another_file_system(tmp_path: Path) -> None:
     )
 
 
+def test_lake_in_an_archive(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    plain_file = lakes.write(tmp_path / "lake.jsonl", rows(300))
+    with zipfile.ZipFile(tmp_path / "lake.zip", "w") as archive:
+        archive.write(plain_file, "inside/lake.jsonl")
+    draw(tmp_path / "far", f"zip://inside/lake.jsonl::{tmp_path}/lake.zip", known)
+    draw(tmp_path / "near", plain_file, known)
+    assert (
+        lakes.files(tmp_path / "far")["train.parquet"]
+        == (lakes.files(tmp_path / "near")["train.parquet"])
+    )
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+@pytest.mark.parametrize("odd", ["[1]", "1*", "1?", "it's {a,b}"])
+def test_names_that_look_like_globs_are_names(tmp_path: Path, suffix: str, odd: str) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    made = rows(300)
+    lakes.write(tmp_path / odd / f"offers{odd}.{suffix}", made[:200])
+    lakes.write(tmp_path / odd / f"offers1.{suffix}", made[200:])
+    draw(tmp_path, tmp_path / odd, known)
+    assert figures(tmp_path)["lake"]["offers"] == 300
+    draw(tmp_path / "one", tmp_path / odd / f"offers{odd}.{suffix}", known)
+    assert figures(tmp_path / "one")["lake"]["offers"] == 200
+
+
+def test_far_names_that_look_like_globs_are_names(tmp_path: Path) -> None:
+    made = rows(300)
+    first = lakes.write(tmp_path / "1.parquet", made[:200])
+    second = lakes.write(tmp_path / "2.parquet", made[200:])
+    memory = fsspec.filesystem("memory")
+    try:
+        memory.pipe("/odd/part[1].parquet", first.read_bytes())
+        memory.pipe("/odd/part1.parquet", second.read_bytes())
+        draw(tmp_path, "memory://odd", lakes.taxonomy("a", "b", "c"))
+    finally:
+        memory.rm("/odd", recursive=True)
+    assert figures(tmp_path)["lake"]["offers"] == 300
+
+
+def test_name_that_no_engine_can_be_told_is_refused(tmp_path: Path) -> None:
+    lakes.write(tmp_path / "back\\slash.parquet", rows(5))
+    with pytest.raises(StageError, match=r"back.*slash\.parquet: .*backslash"):
+        draw(tmp_path, tmp_path / "back\\slash.parquet", lakes.taxonomy("a", "b", "c"))
+
+
 def test_columns_that_a_lake_has_not_are_null_and_others_pass_by(tmp_path: Path) -> None:
     made = [
         {"offer_id": number, "title": f"thing {number}", "label": "ab"[number % 2], "price": 3.5}
@@ -523,7 +762,7 @@ def test_columns_that_a_lake_has_not_are_null_and_others_pass_by(tmp_path: Path)
     ("name", "content", "message"),
     [
         ("lake.parquet", b"PAR1 but not really", "lake.parquet"),
-        ("lake.jsonl", b'{"offer_id": "1", "title"\n', "sampling, offers: .*JSON"),
+        ("lake.jsonl", b'{"offer_id": "1", "title"\n', "sampling, repeated: .*JSON"),
         ("lake.jsonl.gz", b"\x1f\x8b torn", "lake.jsonl.gz"),
         ("lake.csv", b"offer_id,title\n", "lake.csv: must be one of .parquet"),
     ],
@@ -556,6 +795,11 @@ def test_lake_that_cannot_be_drawn_from_is_refused_with_a_line(tmp_path: Path) -
     lakes.write(tmp_path / "sets" / "old.parquet", rows(5))
     with pytest.raises(StageError, match="is inside the lake"):
         draw(tmp_path, f"{tmp_path}/sets", known)
+    whole = lakes.write(tmp_path / "whole" / "deep" / "a.parquet", rows(5)).parents[1]
+    (tmp_path / "link").symlink_to(whole, target_is_directory=True)
+    for within in (whole, tmp_path / "link", f"{whole}/**/*.parquet", f"{whole}/*/*.parquet"):
+        with pytest.raises(StageError, match="is inside the lake"):
+            draw(whole, within, known)
     with pytest.raises(StageError, match="no offers of any category"):
         draw(tmp_path, other, known, production=Production({}, {"x": 1}))
     with pytest.raises(StageError, match="too many to count with"):

@@ -100,6 +100,22 @@ def test_lake_is_a_file_a_directory_or_a_glob(tmp_path: Path) -> None:
     assert open_lake(str(tmp_path / "lines")).format == "jsonl"
 
 
+def test_lake_would_hold_what_is_written_below_it(tmp_path: Path) -> None:
+    lakes.write(tmp_path / "lake" / "a.parquet", lakes.rows(3))
+    lakes.write(tmp_path / "lake" / "deep" / "b.parquet", lakes.rows(3))
+
+    def held(where: str) -> list[bool]:
+        lake = open_lake(str(tmp_path / where))
+        return [
+            lake.would_hold(tmp_path / name)
+            for name in ("lake/x.parquet", "lake/d/x.parquet", "lake/_d/x.parquet", "x.parquet")
+        ]
+
+    assert held("lake") == [True, True, False, False]
+    assert held("lake/*.parquet") == [True, False, False, False]
+    assert held("lake/a.parquet") == [False, False, False, False]
+
+
 def test_lake_s_fingerprint_is_its_content_s(tmp_path: Path) -> None:
     for name in ("1/x.parquet", "2/y.parquet"):
         lakes.write(tmp_path / name, lakes.rows(5))

@@ -26,6 +26,9 @@ class SqlEngine(Protocol):
     def put(self, table: str, rows: pa.Table) -> None:
         """Makes a small table of rows."""
 
+    def show(self, view: str, select: str) -> None:
+        """Makes a view, which is gone with the run. Raises StageError."""
+
     def make(self, table: str, select: str) -> None:
         """Makes the table that the SELECT gives, whole or not at all. Raises StageError."""
 
@@ -40,7 +43,7 @@ class SqlEngine(Protocol):
 
 
 def start(engine: Name, lake: Lake, parts: Path, memory: str, threads: int) -> SqlEngine:
-    """The engine, with the lake as its table `lake`. Raises StageError."""
+    """The engine, with the lake's rows as `files`, of sampling.FIELDS. Raises StageError."""
     if engine == "duckdb":
         from training.engines.duck import DuckEngine
 

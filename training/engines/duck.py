@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import duckdb
-import fsspec  # type: ignore[import-untyped, unused-ignore]
 
 from training.lake import Lake
-from training.sampling import COLUMNS, Dialect
+from training.sampling import FIELDS, Dialect
 from training.stage import StageError
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ class DuckEngine:
         self._connection.execute("SET preserve_insertion_order = false")
         self._connection.execute("SET enable_progress_bar = false")
         if lake.protocol != "file":
-            self._connection.register_filesystem(fsspec.filesystem(lake.protocol))
+            self._connection.register_filesystem(lake.system)
         try:
             self._open_lake(lake)
         except duckdb.Error as error:
             raise StageError(f"{lake.where}: {_one_line(error)}") from error
 
     def _open_lake(self, lake: Lake) -> None:
-        files = ", ".join(_quoted(name) for name in lake.files)
+        files = ", ".join(_quoted(_unmagic(name)) for name in lake.files)
         if lake.format == "parquet":
             source = f"read_parquet([{files}], union_by_name = true)"
             there = {
@@ -53,19 +53,20 @@ class DuckEngine:
                 for row in self._connection.execute(f"DESCRIBE FROM {source}").fetchall()
             }
         else:
-            columns = ", ".join(f"{name}: 'VARCHAR'" for name in COLUMNS)
+            columns = ", ".join(f"{name}: '{kind}'" for name, kind in FIELDS.items())
             source = (
                 f"read_json([{files}], format = 'newline_delimited', columns = {{{columns}}},"
                 f" maximum_object_size = {LINE_BYTES})"
             )
-            there = set(COLUMNS)
+            there = set(FIELDS)
         if "offer_id" not in there:
             raise StageError(f"{lake.where}: has no column offer_id")
         select = ", ".join(
-            f"CAST({name if name in there else 'NULL'} AS VARCHAR) AS {name}" for name in COLUMNS
+            f"CAST({name if name in there else 'NULL'} AS {kind}) AS {name}"
+            for name, kind in FIELDS.items()
         )
         self._connection.execute(
-            f"CREATE OR REPLACE TEMP VIEW lake AS SELECT {select} FROM {source}"  # noqa: S608
+            f"CREATE OR REPLACE TEMP VIEW files AS SELECT {select} FROM {source}"  # noqa: S608
         )
 
     def has(self, table: str) -> bool:
@@ -75,6 +76,12 @@ class DuckEngine:
         self._connection.register("given", rows)
         self._connection.execute(f"CREATE OR REPLACE TABLE {table} AS SELECT * FROM given")  # noqa: S608
         self._connection.unregister("given")
+
+    def show(self, view: str, select: str) -> None:
+        try:
+            self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {select}")
+        except duckdb.Error as error:
+            raise StageError(f"sampling, {view}: {_one_line(error)}") from error
 
     def make(self, table: str, select: str) -> None:
         try:
@@ -101,12 +108,18 @@ class DuckEngine:
 def _open(path: Path) -> duckdb.DuckDBPyConnection:
     try:
         return duckdb.connect(path)
-    except duckdb.IOException as error:
-        if "lock" in str(error).lower():
+    except duckdb.Error as error:
+        if "could not set lock" in str(error).lower():
             raise StageError(f"{path}: another run is at work there") from None
         # Torn by whatever ended the run before this one; nothing in it cannot be made again.
-        path.unlink(missing_ok=True)
+        for torn in (path, path.with_name(f"{path.name}.wal")):
+            torn.unlink(missing_ok=True)
         return duckdb.connect(path)
+
+
+def _unmagic(name: str) -> str:
+    """The file's name as a glob that no other has: each letter that means something in brackets."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", name)
 
 
 def _quoted(text: str) -> str:

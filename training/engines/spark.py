@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.lake import Lake
-from training.sampling import COLUMNS, Dialect
+from training.sampling import FIELDS, Dialect
 from training.stage import StageError
 
 if TYPE_CHECKING:
@@ -65,21 +66,29 @@ class SparkEngine:
     def _open_lake(self, lake: Lake) -> None:
         functions = importlib.import_module("pyspark.sql.functions")
         reader = self._session.read
+        # Hadoop takes a name for a glob, unless what means something in one is escaped.
+        files = [re.sub(r"[*?\[\]{}]", r"\\\g<0>", name) for name in lake.files]
         if lake.format == "parquet":
-            frame = reader.option("mergeSchema", "true").parquet(*lake.files)
+            frame = reader.option("mergeSchema", "true").parquet(*files)
         else:
-            fields = ", ".join(f"{name} STRING" for name in COLUMNS)
-            frame = reader.schema(fields).option("mode", "FAILFAST").json(list(lake.files))
+            fields = ", ".join(f"{name} {kind}" for name, kind in FIELDS.items())
+            frame = reader.schema(fields).option("mode", "FAILFAST").json(files)
         if "offer_id" not in frame.columns:
             raise StageError(f"{lake.where}: has no column offer_id")
         frame.select(
             [
                 (functions.col(name) if name in frame.columns else functions.lit(None))
-                .cast("string")
+                .cast(kind.lower())
                 .alias(name)
-                for name in COLUMNS
+                for name, kind in FIELDS.items()
             ]
-        ).createOrReplaceTempView("lake")
+        ).createOrReplaceTempView("files")
+
+    def show(self, view: str, select: str) -> None:
+        try:
+            self._session.sql(select).createOrReplaceTempView(view)
+        except self._errors as error:
+            raise StageError(f"sampling, {view}: {_first_line(error)}") from error
 
     def _show(self, table: str) -> None:
         self._session.read.parquet(str(self._parts / f"{table}.spark")).createOrReplaceTempView(
@@ -130,7 +139,8 @@ class SparkEngine:
 
     def close(self) -> None:
         # The session stays: it may be another's, and to start one takes seconds.
-        self._session.catalog.dropTempView("lake")
+        for view in ("files", "lake"):
+            self._session.catalog.dropTempView(view)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,8 +1,11 @@
 -- One offer of each text, in the pool that it may be drawn from.
 --
--- A labelled offer goes before one without a label, and one of a known product before others. The
--- pools are the three sides of the labelled offers, and "transfer": the offers without a label, but
--- for those whose product or text lies on another side than training's.
+-- A labelled offer goes before one without a label, then test's side before validation's and that
+-- before training's, whatever the seed: a text that was tested on is not trained on later because
+-- it is another product's as well. The pools are the three sides of the labelled offers, "transfer":
+-- the offers without a label on training's side, and two from which nothing is drawn. "held" has
+-- the unlabelled ones of the other sides. "torn" has offers of no known product whose name a known
+-- product on another side has: they may be that very product.
 WITH candidates AS (
   SELECT o.*
   FROM offers AS o LEFT JOIN contested AS c ON c.text_id = o.text_id
@@ -14,18 +17,37 @@ placed AS (
     *,
     ROW_NUMBER() OVER (
       PARTITION BY text_id
-      ORDER BY CASE WHEN label IS NULL THEN 1 ELSE 0 END, alone, draw, row_id
+      ORDER BY
+        CASE WHEN label IS NULL THEN 1 ELSE 0 END,
+        CASE side WHEN 'test' THEN 0 WHEN 'validation' THEN 1 ELSE 2 END,
+        alone,
+        row_id
     ) AS place
   FROM candidates
+),
+sided AS (
+  SELECT
+    row_id, name_id, draw, alone, side, label, language, outer_lot, middle_lot, inner_lot,
+    CASE WHEN label IS NOT NULL THEN side
+         WHEN side = 'train' THEN 'transfer'
+         ELSE 'held' END AS pool
+  FROM placed
+  WHERE place = 1
+),
+names AS (
+  SELECT name_id, MIN(side) AS first_side, MAX(side) AS last_side
+  FROM sided
+  WHERE alone = 0 AND pool <> 'held'
+  GROUP BY name_id
 )
 SELECT
-  row_id,
-  draw,
-  CASE WHEN label IS NULL THEN 'transfer' ELSE side END AS pool,
-  CASE WHEN label IS NULL THEN language ELSE label END AS stratum,
-  language,
-  outer_lot,
-  middle_lot,
-  inner_lot
-FROM placed
-WHERE place = 1 AND (label IS NOT NULL OR side = 'train')
+  s.row_id,
+  s.draw,
+  CASE WHEN s.pool <> 'held' AND (n.first_side <> s.side OR n.last_side <> s.side) THEN 'torn'
+       ELSE s.pool END AS pool,
+  CASE WHEN s.label IS NULL THEN s.language ELSE s.label END AS stratum,
+  s.language,
+  s.outer_lot,
+  s.middle_lot,
+  s.inner_lot
+FROM sided AS s LEFT JOIN names AS n ON s.alone = 1 AND n.name_id = s.name_id

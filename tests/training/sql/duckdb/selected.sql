@@ -5,28 +5,6 @@ WITH wanted AS (
   FROM chosen
   GROUP BY
     row_id
-), lake_rows AS (
-  SELECT
-    *,
-    MD5(
-      CONCAT_WS(
-        '␟',
-        offer_id,
-        COALESCE(shop_id, '␀'),
-        COALESCE(language, '␀'),
-        COALESCE(title, '␀'),
-        COALESCE(description, '␀'),
-        COALESCE(category_path, '␀'),
-        COALESCE(brand, '␀'),
-        COALESCE(label, '␀'),
-        COALESCE(subcategory, '␀'),
-        COALESCE(cluster, '␀'),
-        COALESCE(source, '␀')
-      )
-    ) AS row_id
-  FROM lake
-  WHERE
-    NOT offer_id IS NULL
 )
 SELECT DISTINCT
   l.row_id,
@@ -41,6 +19,6 @@ SELECT DISTINCT
   l.subcategory,
   l.cluster,
   l.source
-FROM lake_rows AS l
+FROM lake AS l
 JOIN wanted AS w
   ON w.row_id = l.row_id

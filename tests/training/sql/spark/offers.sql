@@ -1,32 +1,75 @@
-WITH lake_rows AS (
+WITH placed AS (
+  SELECT
+    l.row_id,
+    l.shop_id,
+    l.language,
+    l.title,
+    l.description,
+    l.category_path,
+    l.label,
+    l.subcategory,
+    l.cluster,
+    ROW_NUMBER() OVER (
+      PARTITION BY l.offer_id
+      ORDER BY COALESCE(l.revision, -1) DESC, l.row_id NULLS LAST
+    ) AS place
+  FROM lake AS l
+  JOIN repeated AS r
+    ON r.offer_id = l.offer_id
+), lake_rows AS (
+  SELECT
+    l.row_id,
+    l.shop_id,
+    l.language,
+    l.title,
+    l.description,
+    l.category_path,
+    l.label,
+    l.subcategory,
+    l.cluster
+  FROM lake AS l
+  LEFT JOIN repeated AS r
+    ON r.offer_id = l.offer_id
+  WHERE
+    r.offer_id IS NULL AND NOT l.offer_id IS NULL
+  UNION ALL
+  SELECT
+    row_id,
+    shop_id,
+    language,
+    title,
+    description,
+    category_path,
+    label,
+    subcategory,
+    cluster
+  FROM placed
+  WHERE
+    place = 1
+), texts AS (
   SELECT
     *,
-    MD5(
-      CONCAT_WS(
-        '␟',
-        offer_id,
-        COALESCE(shop_id, '␀'),
-        COALESCE(language, '␀'),
-        COALESCE(title, '␀'),
-        COALESCE(description, '␀'),
-        COALESCE(category_path, '␀'),
-        COALESCE(brand, '␀'),
-        COALESCE(label, '␀'),
-        COALESCE(subcategory, '␀'),
-        COALESCE(cluster, '␀'),
-        COALESCE(source, '␀')
-      )
-    ) AS row_id,
     LOWER(
-      SUBSTRING(
-        CASE WHEN title RLIKE '[\\p{L}\\p{N}]' THEN title ELSE COALESCE(description, '') END,
-        1,
-        1000
+      REPLACE(
+        CONCAT(
+          COALESCE(
+            SUBSTRING(
+              CASE WHEN title RLIKE '[\\p{L}\\p{N}]' THEN title ELSE COALESCE(description, '') END,
+              1,
+              1000
+            ),
+            ''
+          ),
+          '␟',
+          COALESCE(SUBSTRING(COALESCE(category_path, ''), 1, 1000), ''),
+          ' ',
+          COALESCE(SUBSTRING(COALESCE(description, ''), 1, 1000), '')
+        ),
+        'İ',
+        'i'
       )
     ) AS text
-  FROM lake
-  WHERE
-    NOT offer_id IS NULL
+  FROM lake_rows
 ), unescaped AS (
   SELECT
     *,
@@ -39,29 +82,41 @@ WITH lake_rows AS (
       )
       ELSE text
     END AS marked_up
-  FROM lake_rows
+  FROM texts
 ), untagged AS (
   SELECT
     *,
     CASE
       WHEN marked_up LIKE '%<%'
-      THEN REGEXP_REPLACE(marked_up, '</?[a-z][^>]*>', ' ')
+      THEN REGEXP_REPLACE(marked_up, '</?[a-z][^>␟]*>', ' ')
       ELSE marked_up
     END AS words
   FROM unescaped
+), halves AS (
+  SELECT
+    *,
+    SPLIT_PART(words, '␟', 1) AS name_words,
+    SPLIT_PART(words, '␟', 2) AS rest_words
+  FROM untagged
 ), latin AS (
   SELECT
     *,
-    TRIM(REGEXP_REPLACE(words, '[^a-z0-9]+', ' ')) AS said
-  FROM untagged
+    TRIM(REGEXP_REPLACE(name_words, '[^a-z0-9]+', ' ')) AS latin_name,
+    TRIM(REGEXP_REPLACE(rest_words, '[^a-z0-9]+', ' ')) AS latin_rest
+  FROM halves
 ), normal AS (
   SELECT
     *,
     CASE
-      WHEN LENGTH(said) * 2 >= LENGTH(words)
-      THEN said
-      ELSE TRIM(REGEXP_REPLACE(words, '[^\\p{L}\\p{N}]+', ' '))
-    END AS normalised
+      WHEN LENGTH(latin_name) * 2 >= LENGTH(name_words)
+      THEN latin_name
+      ELSE TRIM(REGEXP_REPLACE(REPLACE(name_words, 'ς', 'σ'), '[^\\p{L}\\p{N}]+', ' '))
+    END AS name,
+    CASE
+      WHEN LENGTH(latin_rest) * 2 >= LENGTH(TRIM(rest_words))
+      THEN latin_rest
+      ELSE TRIM(REGEXP_REPLACE(REPLACE(rest_words, 'ς', 'σ'), '[^\\p{L}\\p{N}]+', ' '))
+    END AS rest
   FROM latin
 ), routed AS (
   SELECT
@@ -69,7 +124,7 @@ WITH lake_rows AS (
     CASE WHEN NOT told.label IS NULL THEN told.new_label ELSE rest.new_label END AS now,
     CASE
       WHEN n.cluster IS NULL
-      THEN CONCAT('text:', COALESCE(n.normalised, ''))
+      THEN CONCAT('text:', COALESCE(n.name, ''))
       ELSE CONCAT('cluster:', COALESCE(n.cluster, ''))
     END AS product
   FROM normal AS n
@@ -80,7 +135,12 @@ WITH lake_rows AS (
 ), hashed AS (
   SELECT
     *,
-    CASE WHEN normalised = '' THEN NULL ELSE MD5(normalised) END AS text_id,
+    CASE
+      WHEN name = ''
+      THEN NULL
+      ELSE MD5(CONCAT(COALESCE(name, ''), '␟', COALESCE(rest, '')))
+    END AS text_id,
+    SUBSTRING(MD5(name), 1, 12) AS name_id,
     SUBSTRING(MD5(CONCAT('offer-classifier/', COALESCE(product, ''))), 1, 8) AS lot,
     SUBSTRING(MD5(CONCAT('7', '/', COALESCE(row_id, ''))), 1, 12) AS draw,
     CASE
@@ -95,6 +155,7 @@ WITH lake_rows AS (
 SELECT
   row_id,
   text_id,
+  name_id,
   draw,
   now AS label,
   CASE WHEN NOT label IS NULL AND now IS NULL THEN label ELSE NULL END AS lost_label,

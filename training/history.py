@@ -47,7 +47,7 @@ def read(path: Path) -> list[Entry]:
         return [decoder.decode(line) for line in jsonl.read(path)]
     except jsonl.FileError as error:
         raise StageError(str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StageError(f"{path}: is no history that can be read: {error}") from error
 
 

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -25,6 +25,8 @@ from training.stage import StageError
 
 TOP = 3
 """The answer and so many alternatives less one are what a person would be shown to choose from."""
+MOST_WEIGHT = 1e9
+"""No offer stands for more than that many times its share; sums of squares stay finite."""
 NONE = -1
 """In place of a category: there is no answer, or no such alternative."""
 
@@ -45,11 +47,11 @@ class _Row(Offer, frozen=True, gc=False):
     label: str | None = None
     source: str | None = None
     cluster: str | None = None
-    weight: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    weight: Annotated[float, msgspec.Meta(ge=0, le=MOST_WEIGHT)] | None = None
     category_id: str | None = None
     score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     alternatives: tuple[Alternative, ...] | None = None
-    status: str | None = None
+    status: Literal["classified", "uncertain"] | None = None
     model: str | None = None
     error: _Error | None = None
 
@@ -145,6 +147,8 @@ def label_counts(path: Path) -> dict[str, int]:
             if not isinstance(label, str):
                 raise StageError(f"{path}: the labels are no strings, such as {label!r}")
             counts[label] = counts.get(label, 0) + 1
+    if not counts:
+        raise StageError(f"{path}: no offer has a label")
     return counts
 
 
@@ -187,7 +191,7 @@ def _lines(path: Path) -> list[_Row]:
         for number, line in enumerate(jsonl.read(path), start=1):
             try:
                 rows.append(decoder.decode(line))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise StageError(f"{path}, row {number}: {error}") from error
     except jsonl.FileError as error:
         raise StageError(str(error)) from error

@@ -87,6 +87,8 @@ def changed(number: int, **more: Any) -> Callable[[list[Row]], None]:
         (changed(1, score=1.5), "score"),
         (changed(1, weight=None), "some offers have a weight and some have none"),
         (changed(1, weight=-1.0), "weight"),
+        (changed(1, weight=1e308), "weight"),
+        (changed(1, status="certain"), "status"),
         (lambda rows: [each.update(weight=0.0) for each in rows], "all weights are 0"),
         (changed(1, model="another"), "the answers of 2 models (0123456789abcdef, another)"),
     ],
@@ -105,7 +107,19 @@ def test_bad_rows_are_refused_with_one_line(
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet"])
-@pytest.mark.parametrize("content", [None, b"\x1f\x8bno", b"{", b"[1]", b"\xff\xfe", b"PAR1"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"\x1f\x8bno",
+        b"{",
+        b"[1]",
+        b"\xff\xfe",
+        b"PAR1",
+        b'{"offer_id":"a","x":' + b"[" * 20_000,
+        b"",
+    ],
+)
 def test_broken_files_are_refused_with_one_line(
     tmp_path: Path, name: str, content: bytes | None
 ) -> None:

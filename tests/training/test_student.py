@@ -1,0 +1,233 @@
+"""Teacher and student, from a directory of a tiny encoder to a served artefact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from classifier.artifact import Label
+from classifier.model import Model
+from classifier.offer import Offer
+from classifier.text import FieldBudget, TextRecipe
+from compile.build import build
+from compile.checkpoint import Checkpoint
+from compile.verify import one_thread
+from training import encoders, student, teacher
+from training.embeddings import embedder
+from training.examples import examples
+from training.parameters import StudentParameters, TeacherParameters
+from training.scratch import Shape
+from training.stage import Record, StageError
+from training.student import training_texts, transfer_texts
+from training.tiny import tiny_offers
+
+pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
+
+QUICK: dict[str, Any] = {
+    "batch": 16, "head_rate": 2e-2, "rate": 1e-2, "max_tokens": 24, "precision": "fp32",
+}  # fmt: skip
+LABELS = ("kettles", "sofas", "tents")
+
+
+def say(line: str) -> None:
+    assert "\n" not in line
+
+
+def write(path: Path, rows: Sequence[tuple[Offer, str | None]]) -> Path:
+    lines = [
+        msgspec.json.encode(msgspec.to_builtins(offer) | {"label": label}) for offer, label in rows
+    ]
+    path.write_bytes(b"\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on_one_thread() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch, one_thread():
+        patch.setattr("classifier.cpu.quota", lambda: 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sets of three categories, a wide encoder of two layers and a narrow one of three."""
+    path = tmp_path_factory.mktemp("work")
+    rows = [(offer, label) for offer, label in tiny_offers(each=20) if label in LABELS]
+    third = [rows[i::3] for i in range(3)]
+    write(path / "train.jsonl", third[0])
+    write(path / "validation.jsonl", third[1])
+    write(path / "transfer.jsonl", [(offer, None) for offer, _ in third[2]])
+    texts = [offer.title or "" for offer, _ in rows]
+    for name, hidden, layers in (("wide", 32, 2), ("narrow", 16, 3)):
+        shape = Shape(pieces=300, hidden=hidden, layers=layers, heads=2, inner=32, max_tokens=24)
+        made = encoders.make(texts, shape, seed=1)
+        encoders.save(path / name, made.model, made.tokenizer)
+    return path
+
+
+@pytest.fixture(scope="module")
+def taught(work: Path) -> Record:
+    parameters = TeacherParameters(encoder=str(work / "wide"), prefix="query: ", epochs=20, **QUICK)
+    return make_teacher(work, parameters)
+
+
+def make_teacher(work: Path, parameters: TeacherParameters) -> Record:
+    train, validation = work / "train.jsonl", work / "validation.jsonl"
+    return teacher.make(parameters, train, validation, None, work / "teacher", say)
+
+
+def make_student(
+    work: Path,
+    out: Path,
+    *,
+    transfer: bool = True,
+    by: Path | None = None,
+    **changed: Any,
+) -> Record:
+    own: dict[str, Any] = {"encoder": str(work / "narrow"), "fields": {"title": 200}, "epochs": 20}
+    parameters = StudentParameters(**own | QUICK | changed)
+    return student.make(
+        parameters,
+        work / "train.jsonl",
+        work / "validation.jsonl",
+        work / "transfer.jsonl" if transfer else None,
+        by,
+        None,
+        out,
+        say,
+    )
+
+
+@pytest.fixture(scope="module")
+def distilled(work: Path, taught: Record) -> tuple[Path, Record]:
+    assert taught.stage == "teacher"
+    out = work / "student"
+    return out, make_student(work, out, by=work / "teacher", layers=2)
+
+
+def test_teacher_learns_and_reads_with_its_own_recipe(work: Path, taught: Record) -> None:
+    assert taught.summary["validation"]["accuracy"] > 0.9
+    found = Checkpoint.load(work / "teacher" / "checkpoint")
+    assert found.hash == taught.summary["checkpoint"]
+    assert found.description.text.prefix == "query: "
+    assert [field.name for field in found.description.text.fields][:2] == ["title", "brand"]
+    assert found.labels == tuple(map(Label, LABELS))
+    assert found.description.max_tokens == 24
+
+
+def test_student_has_fewer_layers_and_answers_as_its_artefact_does(
+    distilled: tuple[Path, Record],
+) -> None:
+    out, record = distilled
+    assert record.summary["validation"]["accuracy"] > 0.9
+    found = Checkpoint.load(out / "checkpoint")
+    assert found.encoder().encoder.config.num_hidden_layers == 2
+    assert found.description.report["encoder"]["layers"] == [0, 2]
+    assert found.description.report["rows"] == {
+        "training": 100, "unlabelled": 100, "validation": 100, "without_text": 0,
+    }  # fmt: skip
+    names = set(load_file(out / "checkpoint" / "model.safetensors"))
+    assert not [name for name in names if "projection" in name]  # it was training's alone
+    served = Model.load(build(out / "checkpoint", "torch-cpu", out.parent / "served"), threads=1)
+    (answer,) = served.predict([served.recipe.text(Offer("1", title="Polstersofa gris XL"))])
+    assert answer is not None
+    assert answer.category_id == "sofas"
+    served.close()
+
+
+def test_both_are_done_once(
+    work: Path, taught: Record, distilled: tuple[Path, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("it was trained again")
+
+    monkeypatch.setattr("training.loop.fit", never)
+    parameters = TeacherParameters(encoder=str(work / "wide"), prefix="query: ", epochs=20, **QUICK)
+    assert make_teacher(work, parameters) == taught
+    out, record = distilled
+    assert make_student(work, out, by=work / "teacher", layers=2) == record
+
+
+def test_next_student_finds_the_teachers_embeddings(
+    work: Path, distilled: tuple[Path, Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("the teacher was asked again")
+
+    assert distilled[1].inputs["teacher"]
+    monkeypatch.setattr("training.student.embedder", lambda *arguments: never)
+    make_student(work, tmp_path, by=work / "teacher", layers=1, epochs=1)
+
+
+def test_distilled_student_lies_nearer_to_its_teacher(
+    work: Path, distilled: tuple[Path, Record], tmp_path: Path
+) -> None:
+    """Judged by how alike the distances between offers are, which needs no projection."""
+    make_student(work, tmp_path, transfer=False, by=work / "teacher", layers=2, loss_weight=0.0)
+    known = Checkpoint.load(work / "teacher" / "checkpoint")
+    likeness = []
+    for path in (distilled[0], tmp_path):
+        found = Checkpoint.load(path / "checkpoint")
+        pairs = transfer_texts(
+            work / "transfer.jsonl", found.description.text, known.description.text
+        )
+        ours, theirs = (
+            embedder(one.encoder(), one.tokeniser())([pair[side] for pair in pairs])
+            for side, one in ((0, found), (1, known))
+        )
+        likeness.append(float(np.corrcoef(distances(ours), distances(theirs))[0, 1]))
+    assert likeness[0] > likeness[1]
+
+
+def distances(embedded: Any) -> Any:
+    found = np.linalg.norm(embedded[:, None] - embedded[None], axis=2)
+    return found[np.triu_indices(len(embedded), 1)]
+
+
+def test_texts_of_the_teacher_go_with_those_of_the_student(tmp_path: Path) -> None:
+    offers: list[tuple[Offer, str | None]] = [
+        (Offer("1", title="tent", brand="Norvik"), "b"),
+        (Offer("2", title="sofa", brand="Altea"), "a"),
+        (Offer("3", title="tent", brand="Brunn"), "a"),
+        (Offer("4", title="?", brand="Brunn"), "a"),
+        (Offer("5", title="tent", brand="Brunn"), "b"),
+    ]
+    train = write(tmp_path / "train.jsonl", offers)
+    recipe = TextRecipe(fields=(FieldBudget("title", 50),))
+    more = TextRecipe(prefix="query: ", fields=(FieldBudget("title", 50), FieldBudget("brand", 50)))
+    given = examples([(offer, label or "") for offer, label in offers], recipe)
+    texts = training_texts(train, recipe, more)
+    found = [
+        (text, given.label_ids[label], theirs)
+        for text, label, theirs in zip(given.texts, given.labels, texts, strict=True)
+    ]
+    assert found == [
+        ("sofa", "a", "query: sofa | Altea"),
+        ("tent", "a", "query: tent | Brunn"),
+        ("tent", "b", "query: tent | Brunn"),
+        ("tent", "b", "query: tent | Norvik"),
+    ]
+    assert transfer_texts(train, recipe, more) == [
+        ("sofa", "query: sofa | Altea"),
+        ("tent", "query: tent | Brunn"),
+        ("tent", "query: tent | Norvik"),
+    ]
+
+
+def test_what_is_missing_is_one_line(work: Path, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"nowhere: there is no such directory"):
+        make_student(work, tmp_path / "1", transfer=False, encoder="./nowhere")
+    with pytest.raises(StageError, match=r"without a teacher there is nothing to learn of it"):
+        make_student(work, tmp_path / "2")
+    with pytest.raises(StageError, match=r"has no checkpoint.json, so it is no checkpoint"):
+        make_student(work, tmp_path / "3", by=tmp_path)
+    with pytest.raises(StageError, match=r"9 layers cannot be kept of 3"):
+        make_student(work, tmp_path / "4", transfer=False, layers=9)
+    with pytest.raises(StageError, match=r"max_tokens is 99, but .* has positions for 24"):
+        make_student(work, tmp_path / "5", transfer=False, max_tokens=99)

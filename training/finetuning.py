@@ -1,0 +1,161 @@
+"""From a pretrained encoder to a calibrated checkpoint: what teacher and student have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from classifier import cpu
+from classifier.encoder import OfferEncoder, longest_input
+from classifier.progress import bar
+from classifier.tokens import Tokeniser
+from compile import checkpoint
+from compile.build import versions
+from compile.checkpoint import Checkpoint
+from compile.verify import golden_answers
+from training import calibration, loop
+from training.distillation import UNLABELLED, Learner
+from training.embeddings import answers, embed
+from training.encoders import Encoder
+from training.fit import Rows
+from training.loop import Data
+from training.parameters import EncoderParameters
+from training.scratch import PAD_MULTIPLE, encode, golden_texts, measured
+from training.sets import Say, Sets
+from training.stage import StageError
+
+CHECKPOINT = "checkpoint"
+"""The result of a stage, in its directory."""
+
+
+class Lesson(NamedTuple):
+    """What a teacher adds: a place for every text, and texts that nobody labelled."""
+
+    targets: NDArray[np.float16]  # (training texts + unlabelled ones, the teacher's width)
+    unlabelled: list[str]
+    weight: float
+
+
+def finetune(
+    name: str,
+    encoder: Encoder,
+    sets: Sets,
+    parameters: EncoderParameters,
+    parts: Path,
+    out: Path,
+    say: Say,
+    *,
+    lesson: Lesson | None = None,
+    origin: dict[str, Any],
+) -> Checkpoint:
+    """Train the encoder under a new head, and write it to `out`, calibrated on validation.
+
+    `parts` keeps the loop's checkpoints; `origin` goes into the report. Raises StageError.
+    """
+    torch.set_num_threads(cpu.quota())
+    torch.manual_seed(parameters.seed)
+    model = OfferEncoder(encoder.model, len(sets.labels))
+    width = None if lesson is None else lesson.targets.shape[1]
+    learner = Learner(model, width)
+    tokeniser = Tokeniser(encoder.tokenizer, parameters.max_tokens)
+    longest = longest_input(model)
+    if longest is not None and parameters.max_tokens > longest:
+        raise StageError(
+            f"max_tokens is {parameters.max_tokens}, but {parameters.encoder} has positions for"
+            f" {longest}"
+        )
+    rows = encode(tokeniser, sets.training.texts)
+    data = _data(tokeniser, sets, rows, lesson)
+    say(
+        f"{name}: {len(data.rows):,} texts of {len(sets.labels):,} categories,"
+        f" {np.mean([len(row) for row in data.rows]):.0f} tokens each"
+    )
+    try:
+        with bar(name) as show:
+            loop.fit(
+                learner,
+                data,
+                parameters,
+                tokeniser.pad_id,
+                parts / "loop",
+                loss_weight=0.0 if lesson is None else lesson.weight,
+                show=show,
+            )
+    except FloatingPointError as error:
+        raise StageError(f"{name}: {error}; a lower rate may help") from error
+
+    held = encode(tokeniser, sets.validation.texts)
+    logits = answers(model, embed(model, held, tokeniser.pad_id))
+    calibrated = calibration.fit(logits, sets.validation.labels, parameters.right_share)
+    figures = measured(sets.validation, logits, calibrated.right, calibrated.certain)
+    say(
+        f"{name}: {figures['accuracy']:.1%} of {len(held):,} right in validation,"
+        f" {figures['precision']:.1%} of the {figures['coverage']:.1%} above their threshold"
+    )
+    model.cpu()
+    label_ids = sets.training.label_ids
+    questions = golden_texts(sets.training, rows, sets.validation, held)
+    return checkpoint.write(
+        out / CHECKPOINT,
+        model,
+        encoder.tokenizer,
+        sets.labels,
+        golden_answers(model, tokeniser, sets.labels, questions),
+        checkpoint.Description(
+            data={"rows": len(rows), "sha256": sets.training.sha256()},
+            taxonomy=sets.taxonomy,
+            text=parameters.recipe(),
+            max_tokens=parameters.max_tokens,
+            pad_multiple=PAD_MULTIPLE,
+            temperature=calibrated.temperature,
+            threshold=calibrated.threshold,
+            thresholds={label_ids[label]: least for label, least in calibrated.thresholds.items()},
+            versions=versions(),
+            report={
+                "stage": name,
+                "parameters": parameters.model_dump(mode="json"),
+                "weights": sum(weights.numel() for weights in model.parameters()),
+                "rows": {
+                    "training": len(rows),
+                    "unlabelled": len(data.rows) - len(rows),
+                    "validation": len(held),
+                    "without_text": sets.training.without_text,
+                },
+                "labels": len(sets.labels),
+                "validation": figures,
+                **origin,
+            },
+        ),
+    )
+
+
+def results(written: Checkpoint) -> dict[str, Path]:
+    """The files of a checkpoint, by their names in the stage's directory."""
+    files = (*written.description.files, checkpoint.DESCRIPTION)
+    return {f"{CHECKPOINT}/{file}": written.path / file for file in files}
+
+
+def summary(written: Checkpoint) -> dict[str, Any]:
+    """What a stage says of the checkpoint that it wrote."""
+    known = written.description
+    return {
+        "checkpoint": written.hash,
+        "labels": len(written.labels),
+        "weights": known.report["weights"],
+        "temperature": known.temperature,
+        "validation": known.report["validation"],
+    }
+
+
+def _data(tokeniser: Tokeniser, sets: Sets, rows: Rows, lesson: Lesson | None) -> Data:
+    if lesson is None:
+        return Data(rows, sets.training.labels)
+    unlabelled = encode(tokeniser, lesson.unlabelled)
+    labels = np.concatenate(
+        [sets.training.labels, np.full(len(unlabelled), UNLABELLED, dtype=np.int64)]
+    )
+    return Data([*rows, *unlabelled], labels, lesson.targets)

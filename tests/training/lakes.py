@@ -79,12 +79,12 @@ def read(place: Path, name: str) -> list[dict[str, Any]]:
 
 
 def files(place: Path) -> dict[str, bytes]:
-    """All results by name; not the record, which says how long it took."""
+    """All results by name; not the stage's mark and its record, which says how long it took."""
     sets = place / "sets"
     return {
         str(path.relative_to(sets)): path.read_bytes()
         for path in sorted(sets.rglob("*"))
-        if path.is_file() and path.name != "stage.json"
+        if path.is_file() and path.name not in (".stage", "stage.json")
     }
 
 

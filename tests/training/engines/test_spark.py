@@ -63,7 +63,9 @@ def test_spark_and_duckdb_draw_the_same_sets(tmp_path: Path) -> None:
     known = lakes.taxonomy("a", "b", "c", "d")
     production = Production({"a": 70, "b": 20, "c": 9, "d": 1}, {"gone": 3})
     parameters = lakes.SMALL.model_copy(update={"threads": 2})
-    lake = lakes.write(tmp_path / "lake.parquet", made())
+    lake = lakes.write(tmp_path / "lake" / "offers[1]{a}.parquet", made()).parent
+    newer = [{**row, "title": f"newer {row['title']}", "revision": 1} for row in made()[100:140]]
+    lakes.write(lake / "offers1.parquet", newer)
     for engine in ("duckdb", "spark"):
         lakes.draw(tmp_path / engine, lake, known, parameters, production, engine=engine)
     duck, spark = (lakes.files(tmp_path / name) for name in ("duckdb", "spark"))

@@ -99,6 +99,8 @@ def make(
         figures = distributions.measure(runner, sets, labels, parameters.floor, production)
     finally:
         runner.close()
+    for line in _left_out(figures, known.version):
+        say(line)
     (out / "experiments").mkdir(exist_ok=True)
     _freeze(out, stage.fingerprint, {name: hashes[name] for name in parameters.experiment_offers})
     results = {}
@@ -264,9 +266,28 @@ def _freeze(out: Path, fingerprint: str, hashes: Mapping[str, str]) -> None:
     write_json(path, {**noted, fingerprint: dict(hashes)})
 
 
+def _left_out(figures: Mapping[str, Any], edition: str) -> Iterator[str]:
+    """What of the lake cannot be used, where that is more than nothing."""
+    of = figures["lake"]
+    if of["labels_lost"]:
+        most = sorted(figures["lost_labels"].items(), key=lambda item: (-item[1], item[0]))[:3]
+        examples = ", ".join(f"{label!r} {count:,}" for label, count in most)
+        yield (
+            f"{of['labels_lost']:,} labelled offers have no label in edition {edition}, most of"
+            f" {examples}; are the lake's labels of another edition?"
+        )
+    if of["without_text"]:
+        yield f"{of['without_text']:,} offers without a usable text are left out"
+    if of["without_id"]:
+        yield f"{of['without_id']:,} rows without an offer_id are left out"
+    if figures["needs_labels"]:
+        yield f"{len(figures['needs_labels']):,} categories need labels: see dataset.json"
+
+
 def _summary(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "lake_offers": figures["lake"]["offers"],
+        "labels_lost": figures["lake"]["labels_lost"],
         **{f"{name}_offers": each["drawn"] for name, each in figures["sets"].items()},
         "test_effective_sample_size": round(figures["test"]["effective_sample_size"], 1),
         "test_uncovered_mass": round(figures["test"]["uncovered_mass"], 6),

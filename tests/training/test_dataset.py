@@ -656,7 +656,10 @@ def test_labels_of_an_older_edition_follow_its_changes(tmp_path: Path) -> None:
     )
     after = apply(base, changes).taxonomy
     lake = lakes.write(tmp_path / "lake.parquet", rows(900))
-    draw(tmp_path, lake, after, edition=base.version)
+    said: list[str] = []
+    draw(tmp_path, lake, after, edition=base.version, said=said)
+    assert any("labelled offers have no label in edition 2-" in line for line in said)
+    assert "1 categories need labels: see dataset.json" in said
     labels = Counter(row["label"] for row in read(tmp_path, "train"))
     assert labels.keys() == {"a", "c0"}
     assert {row["subcategory"] for row in read(tmp_path, "train") if row["label"] == "c0"} == {
@@ -723,6 +726,16 @@ def test_names_that_look_like_globs_are_names(tmp_path: Path, suffix: str, odd: 
     assert figures(tmp_path)["lake"]["offers"] == 300
     draw(tmp_path / "one", tmp_path / odd / f"offers{odd}.{suffix}", known)
     assert figures(tmp_path / "one")["lake"]["offers"] == 200
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_directories_named_like_columns_change_no_column(tmp_path: Path, suffix: str) -> None:
+    made = rows(300)
+    lake = tmp_path / "lake"
+    lakes.write(lake / "label=x" / f"offers.{suffix}", made[:200])
+    lakes.write(lake / "label=y" / f"offers.{suffix}", made[200:])
+    draw(tmp_path, lake, lakes.taxonomy("a", "b", "c"))
+    assert {row["label"] for row in read(tmp_path, "train")} == {"a", "b", "c"}
 
 
 def test_far_names_that_look_like_globs_are_names(tmp_path: Path) -> None:

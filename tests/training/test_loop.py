@@ -23,8 +23,6 @@ from training.loop import Batches, Data, fit, groups, log_prior
 from training.parameters import LoopParameters
 from training.scratch import Shape
 
-pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
-
 SHAPE = Shape(pieces=40, hidden=16, layers=2, heads=2, inner=16, max_tokens=12, dropout=0.1)
 QUICK = LoopParameters(
     epochs=6, batch=16, rate=1e-2, head_rate=2e-2, label_smoothing=0.0, precision="fp32"

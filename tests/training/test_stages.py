@@ -98,7 +98,7 @@ def test_from_a_lake_to_a_judged_baseline_each_stage_once(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("lake", "--out", "OUT", "--set", "lake.offer=1"), 2, "lake.offer: Extra inputs"),
+        (("lake", "--out", "OUT", "--set", "lake.offer=1"), 2, "lake.offer=1: Extra inputs"),
         (("lake", "--out", "OUT", "--pipeline", "none.yaml"), 2, "none.yaml: cannot be read"),
         (
             ("dataset", "--out", "OUT", "--lake", "none", "--taxonomy", "none.json"),

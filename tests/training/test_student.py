@@ -27,8 +27,6 @@ from training.stage import Record, StageError
 from training.student import training_texts, transfer_texts
 from training.tiny import tiny_offers
 
-pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
-
 QUICK: dict[str, Any] = {
     "batch": 16, "head_rate": 2e-2, "rate": 1e-2, "max_tokens": 24, "precision": "fp32",
 }  # fmt: skip

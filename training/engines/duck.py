@@ -47,7 +47,7 @@ class DuckEngine:
     def _open_lake(self, lake: Lake) -> None:
         files = ", ".join(_quoted(_unmagic(name)) for name in lake.files)
         if lake.format == "parquet":
-            source = f"read_parquet([{files}], union_by_name = true)"
+            source = f"read_parquet([{files}], union_by_name = true, hive_partitioning = false)"
             there = {
                 str(row[0])
                 for row in self._connection.execute(f"DESCRIBE FROM {source}").fetchall()
@@ -56,7 +56,7 @@ class DuckEngine:
             columns = ", ".join(f"{name}: '{kind}'" for name, kind in FIELDS.items())
             source = (
                 f"read_json([{files}], format = 'newline_delimited', columns = {{{columns}}},"
-                f" maximum_object_size = {LINE_BYTES})"
+                f" maximum_object_size = {LINE_BYTES}, hive_partitioning = false)"
             )
             there = set(FIELDS)
         if "offer_id" not in there:
@@ -127,4 +127,5 @@ def _quoted(text: str) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    """What was wrong, without DuckDB's hints at options of its own, which nobody can set here."""
+    return re.split(r"\s(?:Try|LINE \d+:)\s?", " ".join(str(error).split()), maxsplit=1)[0]

@@ -68,7 +68,7 @@ endif
 	@echo "$(WORK)/report/report.html"
 
 test: lint
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST_FLAGS)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

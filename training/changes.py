@@ -204,7 +204,7 @@ def labelled_offers(lake: str) -> dict[tuple[str, str | None], int]:
         engine = engines.start("duckdb", open_lake(lake), Path(folder), "1GB", cpu.quota())
         try:
             rows = engine.rows(
-                "SELECT label, subcategory, COUNT(*) FROM lake WHERE label IS NOT NULL"
+                "SELECT label, subcategory, COUNT(*) FROM files WHERE label IS NOT NULL"
                 " GROUP BY label, subcategory"
             )
         finally:

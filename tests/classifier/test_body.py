@@ -35,7 +35,7 @@ async def test_a_byte_order_mark_is_no_reason_to_refuse() -> None:
         (b"[1,2", 400),
         (b'{"offers": 7, "x": ', 400),
         (b"\xff\xfe{\x00}\x00", 400),
-        (gzip.compress(b'{"offers": []}'), 400),
+        (gzip.compress(b'{"offers": []}', mtime=0), 400),
         (b"{}", 422),
         (b"[]", 422),
         (b"7", 422),

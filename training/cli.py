@@ -42,8 +42,8 @@ def main() -> None:
     """Train models and judge them, a stage a command.
 
     A stage that was finished with the same inputs and parameters does nothing. Of those that were
-    killed, dataset and baseline go on where they were, and the others, which take seconds, start
-    over. Figures go to MLflow where that is installed.
+    killed, dataset, baseline, teacher and student go on where they were, and the others, which
+    take seconds, start over. Figures go to MLflow where that is installed.
     """
 
 
@@ -160,6 +160,54 @@ def baseline(
         _run(
             out,
             lambda: stage.make(parameters.baseline, train, validation, taxonomy, out, _say),
+        )
+
+
+@app.command()
+def teacher(
+    out: Out,
+    train: Annotated[Path, typer.Option(help="Training set, Parquet.")],
+    validation: Annotated[Path, typer.Option(help="Validation set, Parquet.")],
+    taxonomy: Annotated[
+        Path | None, typer.Option(help="The taxonomy that the labels belong to, as JSON.")
+    ] = None,
+    pipeline: Pipeline = PIPELINE,
+    overrides: Overrides = None,
+) -> None:
+    """Fine-tune the large encoder that the student learns from: OUT/checkpoint."""
+    with _stage(pipeline, overrides) as parameters:
+        from training import teacher as stage
+
+        given = parameters.teacher
+        _run(out, lambda: stage.make(given, train, validation, taxonomy, out, _say))
+
+
+@app.command()
+def student(
+    out: Out,
+    train: Annotated[Path, typer.Option(help="Training set, Parquet.")],
+    validation: Annotated[Path, typer.Option(help="Validation set, Parquet.")],
+    transfer: Annotated[
+        Path | None, typer.Option(help="Unlabelled offers to learn from too, Parquet.")
+    ] = None,
+    teacher: Annotated[
+        Path | None,
+        typer.Option(help="What `training teacher` made; without it the labels alone teach."),
+    ] = None,
+    taxonomy: Annotated[
+        Path | None, typer.Option(help="The taxonomy that the labels belong to, as JSON.")
+    ] = None,
+    pipeline: Pipeline = PIPELINE,
+    overrides: Overrides = None,
+) -> None:
+    """Train the small encoder that serves, distilled from a teacher: OUT/checkpoint."""
+    with _stage(pipeline, overrides) as parameters:
+        from training import student as stage
+
+        given = parameters.student
+        _run(
+            out,
+            lambda: stage.make(given, train, validation, transfer, teacher, taxonomy, out, _say),
         )
 
 

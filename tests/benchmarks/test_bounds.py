@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import bounds, encoder, memory, service, stages, worker
+from benchmarks import bounds, encoder, linear, memory, service, stages, worker
 
 
 def measuring(order: list[str], name: str, *short: str) -> Callable[[], list[str]]:
@@ -28,10 +28,11 @@ def test_what_falls_short_is_named_after_all_were_measured(
     monkeypatch.setattr(worker, "measure", measuring(order, "worker", "too slow", "too small"))
     monkeypatch.setattr(encoder, "measure", measuring(order, "encoder"))
     monkeypatch.setattr(memory, "measure", measuring(order, "memory", "too large"))
+    monkeypatch.setattr(linear, "measure", measuring(order, "linear"))
     with pytest.raises(SystemExit) as ended:
         everything.main()
     assert ended.value.code == 1
-    assert order == ["stages", "worker", "encoder", "memory"]
+    assert order == ["stages", "worker", "encoder", "memory", "linear"]
     assert capsys.readouterr().err.splitlines() == [
         "falls short: The worker without the encoder: too slow",
         "falls short: The worker without the encoder: too small",

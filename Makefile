@@ -19,7 +19,7 @@ PYTEST_FLAGS ?=
 
 # Where `make baseline` works; LAKE, TAXONOMY, PRODUCTION or TRAIN, VALIDATION, TEST: what it works on.
 # SET: parameters that differ from pipeline.yaml's, as in SET="baseline.costs=[1] dataset.cap=500".
-WORK ?= work/baseline
+WORK ?= runs/baseline
 LAKE ?=
 TAXONOMY ?=
 PRODUCTION ?=

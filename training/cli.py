@@ -33,6 +33,11 @@ Overrides = Annotated[
     ),
 ]
 TaxonomyFile = Annotated[Path, typer.Option(help="The taxonomy, as JSON.")]
+LabelsOf = Annotated[
+    Path | None, typer.Option(help="The taxonomy that the labels belong to, as JSON.")
+]
+TrainingSet = Annotated[Path, typer.Option(help="Training set, Parquet.")]
+ValidationSet = Annotated[Path, typer.Option(help="Validation set, Parquet.")]
 
 PIPELINE = Path("pipeline.yaml")
 
@@ -145,11 +150,9 @@ def given(
 @app.command()
 def baseline(
     out: Out,
-    train: Annotated[Path, typer.Option(help="Training set, Parquet.")],
-    validation: Annotated[Path, typer.Option(help="Validation set, Parquet.")],
-    taxonomy: Annotated[
-        Path | None, typer.Option(help="The taxonomy that the labels belong to, as JSON.")
-    ] = None,
+    train: TrainingSet,
+    validation: ValidationSet,
+    taxonomy: LabelsOf = None,
     pipeline: Pipeline = PIPELINE,
     overrides: Overrides = None,
 ) -> None:
@@ -166,11 +169,9 @@ def baseline(
 @app.command()
 def teacher(
     out: Out,
-    train: Annotated[Path, typer.Option(help="Training set, Parquet.")],
-    validation: Annotated[Path, typer.Option(help="Validation set, Parquet.")],
-    taxonomy: Annotated[
-        Path | None, typer.Option(help="The taxonomy that the labels belong to, as JSON.")
-    ] = None,
+    train: TrainingSet,
+    validation: ValidationSet,
+    taxonomy: LabelsOf = None,
     pipeline: Pipeline = PIPELINE,
     overrides: Overrides = None,
 ) -> None:
@@ -185,8 +186,8 @@ def teacher(
 @app.command()
 def student(
     out: Out,
-    train: Annotated[Path, typer.Option(help="Training set, Parquet.")],
-    validation: Annotated[Path, typer.Option(help="Validation set, Parquet.")],
+    train: TrainingSet,
+    validation: ValidationSet,
     transfer: Annotated[
         Path | None, typer.Option(help="Unlabelled offers to learn from too, Parquet.")
     ] = None,
@@ -194,9 +195,7 @@ def student(
         Path | None,
         typer.Option(help="What `training teacher` made; without it the labels alone teach."),
     ] = None,
-    taxonomy: Annotated[
-        Path | None, typer.Option(help="The taxonomy that the labels belong to, as JSON.")
-    ] = None,
+    taxonomy: LabelsOf = None,
     pipeline: Pipeline = PIPELINE,
     overrides: Overrides = None,
 ) -> None:

@@ -160,9 +160,14 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
         return Fetched(records, claims)
 
     async def idle(self) -> None:
-        """Polls once with all partitions paused: alive in the group, and taking nothing."""
+        """Polls once with all partitions paused: alive in the group, and taking nothing.
+
+        What the client has fetched ahead stays with it for later.
+        """
         self._pause()
-        if await self._poll(PAUSED_POLL_MS, 1):
+        # Asked for a paused partition, the client drops what it had fetched of it: it would read
+        # that again, and megabytes of it would wait for the garbage collector.
+        if await self._poll(PAUSED_POLL_MS, 1, TopicPartition(self._settings.kafka_topic, -1)):
             # Not meant to be: what a paused consumer gave is read again, not passed over.
             self._is_lost = True
 
@@ -287,13 +292,15 @@ class OfferConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
         self._ended.set()
         self._ended = asyncio.Event()
 
-    async def _poll(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+    async def _poll(
+        self, timeout_ms: int, most: int, *only: TopicPartition
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
         check_consumer(self._consumer)
         try:
             if self._is_lost:
                 await self._find_back()
             got: dict[TopicPartition, list[ConsumerRecord]] = await self._consumer.getmany(
-                timeout_ms=timeout_ms, max_records=most
+                *only, timeout_ms=timeout_ms, max_records=most
             )
         except (KafkaError, UnicodeDecodeError) as error:
             # The client forgets the good records that it had taken out before the bad one.

@@ -138,7 +138,7 @@ class Pipeline:
             full_since = full_since or time.monotonic()
             patience = full_since + FULL_SECONDS - time.monotonic()
             if patience > 0:
-                # A short wait needs no pause, which would throw away what is fetched ahead.
+                # Most waits are short, and over as soon as a batch has left.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._left.wait(), patience)
             else:

@@ -268,6 +268,22 @@ async def test_paused_member_takes_nothing_and_then_everything(
         assert member.heard == []
 
 
+async def test_what_is_fetched_ahead_outlives_a_pause(
+    kafka: str, create_topic: Create, group: str, producer: AIOKafkaProducer
+) -> None:
+    topic = await create_topic(1)
+    await produce(producer, topic, range(50), partitions=1)
+    async with seated(kafka, topic, group, 1, fetch_offers=20) as member:
+        assert await member.take(20) == [b"%d" % n for n in range(20)]
+        fetcher = member.consumer._consumer._fetcher
+        (held,) = fetcher._records.values()
+        for _ in range(3):
+            await member.consumer.idle()
+        assert list(fetcher._records.values()) == [held]
+        assert held.has_more()
+        assert await member.take(30) == [b"%d" % n for n in range(20, 50)]
+
+
 async def test_members_share_partitions_and_a_pause_survives_the_handover(
     kafka: str, topic: str, group: str, producer: AIOKafkaProducer
 ) -> None:

@@ -17,13 +17,14 @@ from compile import checkpoint
 from compile.build import versions
 from compile.checkpoint import Checkpoint
 from compile.verify import golden_answers
-from training import calibration, loop
+from training import calibration, loop, pruning
 from training.distillation import UNLABELLED, Learner
 from training.embeddings import answers, embed
 from training.encoders import Encoder
 from training.fit import Rows
 from training.loop import Data
 from training.parameters import EncoderParameters
+from training.pruning import PruningError
 from training.scratch import PAD_MULTIPLE, encode, golden_texts, measured
 from training.sets import Say, Sets
 from training.stage import StageError
@@ -54,9 +55,11 @@ def finetune(
 ) -> Checkpoint:
     """Train the encoder under a new head, and write it to `out`, calibrated on validation.
 
-    `parts` keeps the loop's checkpoints; `origin` goes into the report. Raises StageError.
+    Its vocabulary is pruned first where `parameters` say so. `parts` keeps the loop's checkpoints;
+    `origin` goes into the report. Raises StageError.
     """
     torch.set_num_threads(cpu.quota())
+    encoder, pruned = _pruned(name, encoder, sets, parameters, lesson, say)
     torch.manual_seed(parameters.seed)
     model = OfferEncoder(encoder.model, len(sets.labels))
     width = None if lesson is None else lesson.targets.shape[1]
@@ -127,6 +130,7 @@ def finetune(
                 },
                 "labels": len(sets.labels),
                 "validation": figures,
+                "pruned": pruned,
                 **origin,
             },
         ),
@@ -146,9 +150,35 @@ def summary(written: Checkpoint) -> dict[str, Any]:
         "checkpoint": written.hash,
         "labels": len(written.labels),
         "weights": known.report["weights"],
+        "pruned": known.report["pruned"],
         "temperature": known.temperature,
         "validation": known.report["validation"],
     }
+
+
+def _pruned(
+    name: str,
+    encoder: Encoder,
+    sets: Sets,
+    parameters: EncoderParameters,
+    lesson: Lesson | None,
+    say: Say,
+) -> tuple[Encoder, dict[str, int] | None]:
+    """The encoder without the pieces that no text uses, and the figures of that."""
+    if not parameters.prune:
+        return encoder, None
+    texts = [*sets.training.texts, *sets.validation.texts]
+    if lesson is not None:
+        texts += lesson.unlabelled
+    try:
+        pruned = pruning.prune(encoder, sorted(set(texts)))
+    except PruningError as error:
+        raise StageError(f"{name}: {error}: set {name}.prune to false") from error
+    say(
+        f"{name}: {len(pruned.kept):,} of {pruned.rows_before:,} pieces are kept,"
+        f" {pruned.parameters / 1e6:,.1f} of {pruned.parameters_before / 1e6:,.1f} million weights"
+    )
+    return pruned.encoder, pruned.report()
 
 
 def _data(tokeniser: Tokeniser, sets: Sets, rows: Rows, lesson: Lesson | None) -> Data:

@@ -130,6 +130,9 @@ class EncoderParameters(LoopParameters):
         field.name: field.characters for field in DEFAULT_RECIPE.fields
     }  # characters of each, in this order
     max_tokens: Annotated[int, Field(ge=3)] = 64  # specials included
+    # Whether pieces go that no text uses: most of the weights of a multilingual encoder. Not the
+    # teacher's: it is not served, and is yet to read transfer sets that nobody has drawn.
+    prune: bool = False
     right_share: Share = 0.9  # thresholds are set so that of the certain answers so many are right
 
     @model_validator(mode="after")
@@ -157,6 +160,7 @@ class StudentParameters(EncoderParameters):
 
     encoder: str = "microsoft/Multilingual-MiniLM-L12-H384"
     layers: Positive | None = None  # so many of a deeper encoder are kept; None: all of them
+    prune: bool = True
     loss_weight: Annotated[float, Field(ge=0)] = 1.0  # of the distance to the teacher's embedding
 
 

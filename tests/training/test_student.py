@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from classifier.artifact import Label
 from classifier.model import Model
@@ -19,10 +21,10 @@ from compile.build import build
 from compile.checkpoint import Checkpoint
 from compile.verify import one_thread
 from training import encoders, student, teacher
-from training.embeddings import embedder
-from training.examples import examples
+from training.embeddings import answers, embed, embedder
+from training.examples import examples, read_labelled
 from training.parameters import StudentParameters, TeacherParameters
-from training.scratch import Shape
+from training.scratch import Shape, encode
 from training.stage import Record, StageError
 from training.student import training_texts, transfer_texts
 from training.tiny import tiny_offers
@@ -186,6 +188,41 @@ def test_distilled_student_lies_nearer_to_its_teacher(
 def distances(embedded: Any) -> Any:
     found = np.linalg.norm(embedded[:, None] - embedded[None], axis=2)
     return found[np.triu_indices(len(embedded), 1)]
+
+
+def test_pruning_changes_no_answer_and_leaves_fewer_weights(work: Path, tmp_path: Path) -> None:
+    titles = [offer.title or "" for offer, _ in tiny_offers(each=20)]
+    foreign = [f"{a}{b} {b}{a}" for a in ("qow", "wux", "zyk") for b in ("jav", "hib", "yuf")] * 3
+    shape = Shape(pieces=900, hidden=16, layers=1, heads=2, inner=32, max_tokens=24)
+    made = encoders.make([*titles, *foreign], shape, seed=1)
+    encoders.save(tmp_path / "broad", made.model, made.tokenizer)
+    texts = [*(offer.title or "" for offer, _ in read_labelled(work / "validation.jsonl"))]
+    weights, answered = [], []
+    for prune in (False, True):
+        out, encoder = tmp_path / str(prune), str(tmp_path / "broad")
+        record = make_student(work, out, transfer=False, encoder=encoder, prune=prune, epochs=4)
+        found = Checkpoint.load(out / "checkpoint")
+        model, tokeniser = found.encoder(), found.tokeniser()
+        rows = encode(tokeniser, [*texts, "qowjav sofa"])
+        answered.append(answers(model, embed(model, rows, tokeniser.pad_id)))
+        weights.append(record.summary["weights"])
+        assert found.description.report["pruned"] == record.summary["pruned"]
+    pruned = record.summary["pruned"]
+    assert pruned["rows"] < pruned["rows_before"] - 20
+    assert weights[0] - weights[1] == 16 * (pruned["rows_before"] - pruned["rows"])
+    assert pruned["texts_changed"] == 0
+    # The texts of the sets; a word of another is cut into smaller pieces, and answered still.
+    assert np.allclose(answered[0][:-1], answered[1][:-1], atol=1e-4)
+    assert answered[0][:-1].std() > 0.1
+    assert np.isfinite(answered[1][-1]).all()
+
+
+def test_tokeniser_that_cannot_be_pruned_is_one_line(work: Path, tmp_path: Path) -> None:
+    made = encoders.load(work / "narrow")
+    words = Tokenizer(WordLevel({"[PAD]": 0, "[UNK]": 1, "sofa": 2}, unk_token="[UNK]"))
+    encoders.save(tmp_path / "words", made.model, words)
+    with pytest.raises(StageError, match=r"student: .*WordLevel.*: set student.prune to false$"):
+        make_student(work, tmp_path / "1", transfer=False, encoder=str(tmp_path / "words"))
 
 
 def test_texts_of_the_teacher_go_with_those_of_the_student(tmp_path: Path) -> None:

@@ -223,6 +223,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Parameters:
         raise ParameterError(f"{path}: is no YAML: {_one_line(error)}") from error
     if not isinstance(raw, dict):
         raise ParameterError(f"{path}: must be a mapping of stages")
+    return parse(raw, str(path), overrides)
+
+
+def parse(raw: dict[str, Any], path: str, overrides: Sequence[str] = ()) -> Parameters:
+    """As `load`, of what stands in the file `path`. Raises ParameterError."""
     for override in overrides:
         _override(raw, override)
     try:

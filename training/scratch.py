@@ -171,11 +171,14 @@ def measured(
     right: NDArray[np.bool_],
     certain: NDArray[np.bool_],
 ) -> dict[str, Any]:
-    """Accuracy (all, by language, among the top 3) and what the thresholds do to it."""
+    """Accuracy (all, by language, among the top 3), macro F1 (over what is a label or an answer)
+    and what the thresholds do to them.
+    """
     best = np.argsort(-logits, axis=1, kind="stable")[:, :3]
     languages = np.array(validation.languages)
     return {
         "accuracy": round(float(right.mean()), 4),
+        "macro_f1": round(_macro_f1(validation.labels, best[:, 0]), 4),
         "top_3": round(float((best == validation.labels[:, None]).any(axis=1).mean()), 4),
         "by_language": {
             language or "unknown": {
@@ -187,6 +190,14 @@ def measured(
         "coverage": round(float(certain.mean()), 4),
         "precision": round(float(right[certain].mean()), 4) if certain.any() else 0.0,
     }
+
+
+def _macro_f1(labels: NDArray[np.int64], answers: NDArray[np.int64]) -> float:
+    """As sklearn.metrics.f1_score(average="macro")."""
+    most = int(max(labels.max(), answers.max())) + 1
+    right = np.bincount(labels[labels == answers], minlength=most)
+    occurring = np.bincount(labels, minlength=most) + np.bincount(answers, minlength=most)
+    return float((2 * right[occurring > 0] / occurring[occurring > 0]).mean())
 
 
 def golden_texts(

@@ -167,6 +167,23 @@ def baseline(
 
 
 @app.command()
+def encoder(
+    out: Out,
+    train: TrainingSet,
+    transfer: Annotated[
+        Path | None, typer.Option(help="Unlabelled offers, for its pieces, Parquet.")
+    ] = None,
+    pipeline: Pipeline = PIPELINE,
+    overrides: Overrides = None,
+) -> None:
+    """Make a small encoder of one's own, where none is pretrained: OUT/encoder."""
+    with _stage(pipeline, overrides) as parameters:
+        from training import pretraining as stage
+
+        _run(out, lambda: stage.make(parameters.encoder, train, transfer, out, _say))
+
+
+@app.command()
 def teacher(
     out: Out,
     train: TrainingSet,

@@ -78,7 +78,7 @@ def fit(
             chosen = [_thin(rows[i], schedule.piece_dropout, rng) for i in batch]
             ids, mask = collate(chosen, pad_id)
             if number < schedule.table_passes:
-                logits = model.head(mean_over_real(_embeddings(model)(ids), mask))
+                logits = _past_layers(model, ids, mask)
             else:
                 logits = model(ids, mask)
             loss = functional.cross_entropy(
@@ -96,15 +96,21 @@ def fit(
     model.eval()
 
 
-def logits(model: OfferEncoder, rows: Rows, pad_id: int) -> NDArray[np.float32]:
-    """The model's logits (rows, labels), computed in batches of like length."""
+def logits(
+    model: OfferEncoder, rows: Rows, pad_id: int, *, table_only: bool = False
+) -> NDArray[np.float32]:
+    """The model's logits (rows, labels), computed in batches of like length; past its layers, as
+    in the first passes of training, where `table_only` says so.
+    """
     model.eval()
     order = np.argsort([len(row) for row in rows], kind="stable")
     answers = np.empty((len(rows), model.head.out_features), dtype=np.float32)
     with torch.inference_mode():
         for start in range(0, len(order), 256):
             batch = order[start : start + 256]
-            answers[batch] = model(*collate([rows[i] for i in batch], pad_id)).numpy()
+            ids, mask = collate([rows[i] for i in batch], pad_id)
+            given = _past_layers(model, ids, mask) if table_only else model(ids, mask)
+            answers[batch] = given.numpy()
     return answers
 
 
@@ -116,6 +122,11 @@ def collate(rows: Rows, pad_id: int) -> tuple[Tensor, Tensor]:
         ids[i, : len(row)] = row
         mask[i, : len(row)] = 1
     return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def _past_layers(model: OfferEncoder, ids: Tensor, mask: Tensor) -> Tensor:
+    answered: Tensor = model.head(mean_over_real(_embeddings(model)(ids), mask))
+    return answered
 
 
 def _embeddings(model: OfferEncoder) -> nn.Module:

@@ -121,22 +121,17 @@ class LoopParameters(_Section):
     checkpoint_minutes: Annotated[float, Field(ge=0)] = 10.0  # between checkpoints
 
 
-class EncoderParameters(LoopParameters):
-    """A classifier that is made of a pretrained encoder."""
+class _Texts(_Section):
+    """What of an offer an encoder reads."""
 
-    encoder: str  # a name on the Hugging Face hub, or a directory
     prefix: str = ""  # what the encoder wants before every text
     fields: Annotated[dict[str, Positive], Field(min_length=1)] = {
         field.name: field.characters for field in DEFAULT_RECIPE.fields
     }  # characters of each, in this order
     max_tokens: Annotated[int, Field(ge=3)] = 64  # specials included
-    # Whether pieces go that no text uses: most of the weights of a multilingual encoder. Not the
-    # teacher's: it is not served, and is yet to read transfer sets that nobody has drawn.
-    prune: bool = False
-    right_share: Share = 0.9  # thresholds are set so that of the certain answers so many are right
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _known_fields(self) -> Self:
         self.recipe()  # raises ValueError on a field that no offer has
         return self
 
@@ -144,6 +139,36 @@ class EncoderParameters(LoopParameters):
         """The text recipe that these fields make."""
         fields = tuple(FieldBudget(*item) for item in self.fields.items())
         return TextRecipe(prefix=self.prefix, fields=fields)
+
+
+class OwnEncoderParameters(_Texts):
+    """An encoder that is made here, where none that is pretrained is to be had: a BERT."""
+
+    seed: Seed = 0
+    layers: Positive = 4
+    width: Positive = 256
+    heads: Positive = 4
+    inner: Positive = 512  # width within a layer's second half
+    pieces: Annotated[int, Field(ge=100)] = 32_000  # at most so many are learnt
+    passes: Annotated[int, Field(ge=0)] = 3  # over the offers, for its table of pieces alone
+    layer_passes: Annotated[int, Field(ge=0)] = 0  # and for all of it, at ten times the price
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"a width of {self.width} cannot be divided by {self.heads} heads")
+        return self
+
+
+class EncoderParameters(LoopParameters, _Texts):
+    """A classifier that is made of a pretrained encoder."""
+
+    encoder: str  # a name on the Hugging Face hub, or a directory
+    # Whether pieces go that no text uses: most of the weights of a multilingual encoder. Not the
+    # teacher's: it is not served, and is yet to read transfer sets that nobody has drawn.
+    prune: bool = False
+    right_share: Share = 0.9  # thresholds are set so that of the certain answers so many are right
 
 
 class TeacherParameters(EncoderParameters):
@@ -164,7 +189,7 @@ class StudentParameters(EncoderParameters):
     loss_weight: Annotated[float, Field(ge=0)] = 1.0  # of the distance to the teacher's embedding
 
 
-class AdaptParameters(_Section):
+class AdaptParameters(_Texts):
     """How an encoder is made used to offers before it sees a label."""
 
     seed: Seed = 0
@@ -204,6 +229,7 @@ class Parameters(_Section):
     lake: LakeParameters = LakeParameters()
     dataset: DatasetParameters = DatasetParameters()
     baseline: BaselineParameters = BaselineParameters()
+    encoder: OwnEncoderParameters = OwnEncoderParameters()
     adapt: AdaptParameters = AdaptParameters()
     teacher: TeacherParameters = TeacherParameters()
     student: StudentParameters = StudentParameters()

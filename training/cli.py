@@ -228,6 +228,44 @@ def student(
 
 
 @app.command()
+def ablate(
+    out: Annotated[
+        Path, typer.Option(help="Directory for the table and for every run.", file_okay=False)
+    ],
+    train: TrainingSet,
+    validation: ValidationSet,
+    varied: Annotated[
+        list[str],
+        typer.Option(
+            "--vary",
+            metavar="student.KEY=[VALUE, ...]",
+            help="A parameter and its values, each for a student of its own; again for more.",
+        ),
+    ],
+    transfer: Annotated[
+        Path | None, typer.Option(help="Unlabelled offers to learn from too, Parquet.")
+    ] = None,
+    teacher: Annotated[Path | None, typer.Option(help="What `training teacher` made.")] = None,
+    taxonomy: LabelsOf = None,
+    pipeline: Pipeline = PIPELINE,
+    overrides: Overrides = None,
+) -> None:
+    """Train a student for each value of a parameter: OUT/ablation.md says what each gave."""
+    with _stage(pipeline, overrides) as parameters:
+        from training import ablation
+        from training.parameters import ParameterError
+
+        try:
+            sweeps = ablation.sweeps(pipeline, overrides or (), varied)
+        except ParameterError as error:
+            _fail(str(error), 2)
+        ablation.make(
+            parameters.student, sweeps, train, validation, transfer, teacher, taxonomy, out, _say
+        )
+        typer.echo(out / ablation.PAGE)
+
+
+@app.command()
 def endpoint(
     out: Out,
     model: Annotated[Path, typer.Option(help="An artefact, or a folder whose `current` is one.")],

@@ -137,9 +137,18 @@ def remove(removal: Removal, at: datetime) -> UpdateOne:
     return _guarded(removal.offer_id, keep, marker)
 
 
-def probe_update(probe_id: str, at: datetime) -> UpdateOne:
+def probe_marker(probe_id: str, at: datetime) -> UpdateOne:
     """The marker of an offer that never was, to see whether a server can run guarded updates."""
     return remove(Removal(_Probe(), probe_id, None), at)
+
+
+def probe_classification(probe_id: str, at: datetime) -> UpdateOne:
+    """A classification without fault, of an offer that never was."""
+    event = Answered(
+        _Probe(), Offer(probe_id), Prediction("probe", 0.5, (), "classified"), "0" * 32
+    )
+    # Should nobody come to delete it, the index that clears markers does.
+    return upsert(document(event, Answerer("probe", 0, "probe"), at) | {"removed_at": at})
 
 
 def waves(events: Iterable[Event]) -> Iterator[list[Event]]:

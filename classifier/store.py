@@ -19,7 +19,7 @@ from pymongo.errors import (
 )
 from tenacity import TryAgain
 
-from classifier.classification import probe_update
+from classifier.classification import probe_classification, probe_marker
 from classifier.metrics import Metrics
 from classifier.outage import Outages
 from classifier.patience import AbandonedError, patiently
@@ -109,9 +109,7 @@ class Store:
                 self._collection.name,
                 index={"name": "marker_ttl", "expireAfterSeconds": self._marker_ttl},
             )
-        probe = f"offer-classifier.probe.{uuid.uuid4().hex}"
-        await self._collection.bulk_write([probe_update(probe, datetime.now(UTC))], ordered=False)
-        await self._collection.delete_one({"_id": probe})
+        await self._try(probe_marker)
 
     async def check(self) -> bool:
         """Whether a primary takes writes now; an outage begins or ends with the answer."""
@@ -173,7 +171,11 @@ class Store:
                 [update for _, update in left], ordered=False
             )
         except BulkWriteError as error:
-            return self._after_errors(left, written, error.details)
+            again, refused = self._after_errors(left, written, error.details)
+            if len(refused) == len(left):
+                await self._blame_documents(refused[0][1])
+            written.refused += refused
+            return again
         except (DocumentTooLarge, BSONError, OverflowError, UnicodeError) as error:
             # Raised while the bulk is packed, and without saying which document it was.
             return _without_impossible(left, written, error)
@@ -186,9 +188,30 @@ class Store:
         written.unchanged += result.matched_count - result.modified_count
         return []
 
+    async def _blame_documents(self, reason: str) -> None:
+        """Raises OperationFailure if what is without fault is refused as this whole bulk was.
+
+        Then it is the world: a validator that takes nothing, or another server.
+        """
+        try:
+            await self._try(probe_marker, probe_classification)
+        except BulkWriteError as error:
+            raise OperationFailure(f"every update is refused: {reason}") from error
+
+    async def _try(self, *probes: Callable[[str, datetime], UpdateOne]) -> None:
+        """Writes probes as offers are written, and leaves none behind. Raises PyMongoError."""
+        ids = [f"offer-classifier.probe.{uuid.uuid4().hex}" for _ in probes]
+        at = datetime.now(UTC)
+        updates = [probe(probe_id, at) for probe, probe_id in zip(probes, ids, strict=True)]
+        try:
+            await self._collection.bulk_write(updates, ordered=False)
+        finally:
+            await self._collection.delete_many({"_id": {"$in": ids}})
+
     def _after_errors(
         self, left: list[tuple[int, UpdateOne]], written: Written, details: Mapping[str, Any]
-    ) -> list[tuple[int, UpdateOne]]:
+    ) -> tuple[list[tuple[int, UpdateOne]], list[tuple[int, str]]]:
+        """Counts what was written; gives what must be tried again, and what is refused and why."""
         if details.get("writeConcernErrors"):
             # Written on the primary but not by a majority: nothing may be believed yet.
             raise OperationFailure(str(details["writeConcernErrors"][0].get("errmsg")))
@@ -207,13 +230,9 @@ class Store:
             again.append((index, update))
             if code != DUPLICATE_KEY:
                 world = reason
-        if len(refused) == len(left) > 1:
-            # One offer may be impossible; all of a bulk are not: a validator, or another server.
-            raise OperationFailure(f"every update is refused: {refused[0][1]}")
-        written.refused += refused
         if world:
             self._outages.began(SERVICE, world, WRITING)
-        return again
+        return again, refused
 
 
 def _without_impossible(

@@ -192,7 +192,7 @@ def test_duplicate_key_is_tried_again_and_only_that_update() -> None:
     kept = Kept(settings("mongodb://127.0.0.1:1", "x"))
     updates = [update(n) for n in range(4)]
     written = Written()
-    left = kept.store._after_errors(
+    left, refused = kept.store._after_errors(
         list(enumerate(updates)),
         written,
         {
@@ -205,7 +205,7 @@ def test_duplicate_key_is_tried_again_and_only_that_update() -> None:
     )
     assert left == [(2, updates[2])]
     assert counts(written) == (1, 1, 1)
-    assert written.refused == []
+    assert refused == []
     assert kept.heard == []
 
 
@@ -275,7 +275,46 @@ async def test_document_that_the_collection_forbids_is_refused_alone(kept: Kept)
     assert kept.heard == []
 
 
+@pytest.mark.usefixtures("validated")
+@pytest.mark.parametrize("count", [1, 2])
+async def test_documents_that_the_collection_forbids_are_refused_without_a_good_neighbour(
+    kept: Kept, collection: Collection[dict[str, Any]], count: int
+) -> None:
+    bad = [update(n, category="forbidden") for n in range(count)]
+    written = await asyncio.wait_for(kept.write(bad), 20)
+    assert [index for index, _ in written.refused] == list(range(count))
+    assert kept.heard == []
+    assert collection.count_documents({}) == 0
+
+
 # The world at fault
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    "validator",
+    [{"_id": {"$exists": False}}, {"category_id": {"$exists": False}}],
+    ids=["takes nothing", "takes markers alone"],
+)
+async def test_validator_that_refuses_every_offer_is_an_outage_and_no_reason_to_set_aside(
+    kept: Kept,
+    collection: Collection[dict[str, Any]],
+    validator: dict[str, Any],
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience, "LONGEST_PAUSE", 0.05)
+    collection.database.create_collection(collection.name, validator=validator)
+    writing = asyncio.create_task(kept.write([update(n) for n in range(count)]))
+    await asyncio.wait_for(kept.away.wait(), 20)
+    assert "every update is refused" in kept.outages.reasons[0]
+    assert "(code 121)" in kept.outages.reasons[0]
+    assert not writing.done()
+    assert collection.count_documents({}) == 0
+    collection.database.command("collMod", collection.name, validator={})
+    written = await asyncio.wait_for(writing, 20)
+    assert (counts(written), written.refused) == ((count, 0, 0), [])
+    assert kept.heard == [["mongodb"], []]
 
 
 @pytest.fixture(scope="module")
@@ -402,7 +441,7 @@ def test_part_of_a_bulk_that_succeeded_is_not_written_again() -> None:
         {"index": 4, "code": 11000, "errmsg": "E11000"},
     ]
     # The bulk held the updates 1 to 5: an earlier try had dealt with 0.
-    left = kept.store._after_errors(
+    left, refused = kept.store._after_errors(
         list(enumerate(updates))[1:],
         written,
         {
@@ -414,7 +453,7 @@ def test_part_of_a_bulk_that_succeeded_is_not_written_again() -> None:
         },
     )
     assert left == [(4, updates[4]), (5, updates[5])]
-    assert written.refused == [(1, "failed validation (code 121)")]
+    assert refused == [(1, "failed validation (code 121)")]
     assert counts(written) == (2, 0, 0)
     assert kept.outages.reasons == ["mongodb is away: write conflict (code 112)"]
 
@@ -453,16 +492,6 @@ async def test_database_that_is_away_is_waited_for_under_its_name() -> None:
 
 
 # Health
-
-
-async def test_bulk_that_is_refused_as_a_whole_is_an_outage_and_no_reason_to_set_aside() -> None:
-    kept = Kept(settings("mongodb://127.0.0.1:1", "x"))
-    written = Written()
-    errors = [{"index": n, "code": 9, "errmsg": "unknown operator"} for n in range(2)]
-    details = {"writeErrors": errors, "nUpserted": 0, "nMatched": 0, "nModified": 0}
-    with pytest.raises(OperationFailure, match="every update is refused: unknown operator"):
-        kept.store._after_errors([(0, update(0)), (1, update(1))], written, details)
-    assert written == Written()
 
 
 async def test_preparing_leaves_no_trace_of_its_probe(kept: Kept) -> None:

@@ -27,7 +27,7 @@ REPORT = "report.json"
 PAGE = "report.html"
 HISTORY = "history.jsonl"
 
-VERSION = 2
+VERSION = 3
 
 _OWN = ""  # the model that is judged, among the names of those that it is compared with
 

@@ -24,6 +24,7 @@ class CategoryPast(msgspec.Struct, frozen=True, array_like=True):
     offers: int
     right: int
     f1: float | None
+    production_f1: float | None = None  # weighted to production, where there were weights
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -36,6 +37,11 @@ class Entry(msgspec.Struct, frozen=True):
     offers: int
     figures: dict[str, dict[str, float | None]]  # weighting -> figure -> value
     categories: dict[str, CategoryPast]
+
+    @property
+    def weighted(self) -> bool:
+        """Whether its categories have figures that are weighted to production."""
+        return any(each.production_f1 is not None for each in self.categories.values())
 
 
 def read(path: Path) -> list[Entry]:
@@ -71,7 +77,12 @@ def entry(judged: Judgement, at: datetime) -> Entry:
             for weighting, measured in judged.overall.items()
         },
         categories={
-            each.category_id: CategoryPast(each.offers, each.right, each.f1)
+            each.category_id: CategoryPast(
+                each.offers,
+                each.right,
+                each.f1,
+                None if each.production is None else each.production.f1,
+            )
             for each in judged.categories
         },
     )

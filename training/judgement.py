@@ -155,7 +155,7 @@ def judge(
             name: coverage(given.scores, given.right, each) for name, each in weightings.items()
         },
         slices=figures,
-        categories=categories(given, weights, training_offers, parameters.confidence),
+        categories=categories(given, given.weights, training_offers, parameters.confidence),
         confusions=confusions(given, weights, parameters.confusions),
         against=comparisons,
         names=_names(taxonomy, given.category_ids),

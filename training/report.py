@@ -73,6 +73,7 @@ def render(judged: Judgement, past: Sequence[Entry]) -> str:
         ),
         past=shown,
         own=own,
+        past_weighted=all(entry.weighted for entry in shown),
         past_categories=_past_categories(shown, own),
         plots={name: Markup(svg) for name, svg in _plots(judged, shown, weighting).items()},  # noqa: S704 matplotlib escapes
     )
@@ -146,12 +147,16 @@ def _shown(past: Sequence[Entry], judged: Judgement) -> tuple[list[Entry], int]:
 
 
 def _past_categories(past: Sequence[Entry], own: int) -> list[dict[str, Any]]:
-    """Rows of the history by category: those that fell most since the model before come first."""
+    """Rows of the history by category: those that fell most since the model before come first.
+
+    F1s are production's where every entry has these, so that a row holds but one kind.
+    """
+    weighted = all(entry.weighted for entry in past)
     rows: list[dict[str, Any]] = []
     for category_id in sorted({each for entry in past for each in entry.categories}):
+        found = [entry.categories.get(category_id) for entry in past]
         values = [
-            entry.categories[category_id].f1 if category_id in entry.categories else None
-            for entry in past
+            None if each is None else each.production_f1 if weighted else each.f1 for each in found
         ]
         before, now = values[own - 1] if own else None, values[own]
         change = None if before is None or now is None else now - before

@@ -32,6 +32,24 @@ def test_entry_keeps_what_became_of_each_category(tmp_path: Path) -> None:
     }
 
 
+def test_entry_has_production_s_f1s_where_there_are_weights(tmp_path: Path) -> None:
+    rows = [row(1, "a", "a", weight=1.8), row(2, "b", "a", weight=0.2)]
+    how = EvaluateParameters(resamples=2)
+    kept = history.entry(judge(predictions(tmp_path, rows), {}, None, None, how), FIRST)
+    assert kept.weighted
+    assert kept.categories["a"].f1 == pytest.approx(2 / 3)
+    assert kept.categories["a"].production_f1 == pytest.approx(18 / 19)
+    assert not entry(tmp_path, "m1", "a").weighted
+
+
+def test_entry_of_a_file_without_production_s_f1s_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    history.write(path, [entry(tmp_path, "m1", "a")])
+    path.write_bytes(path.read_bytes().replace(b"[1,1,1.0,null]", b"[1,1,1.0]"))
+    assert b"[1,1,1.0]" in path.read_bytes()
+    assert history.read(path) == [entry(tmp_path, "m1", "a")]
+
+
 def test_another_run_appends_and_the_same_one_keeps_its_place_and_date(tmp_path: Path) -> None:
     one, two = entry(tmp_path, "m1", "a"), entry(tmp_path, "m2", "a")
     past = history.add(history.add([], one), two)

@@ -75,6 +75,11 @@ def guessing(rows: list[Row]) -> list[Row]:
     return [each | {"category_id": "c1" if each["category_id"] else None} for each in rows]
 
 
+def shifted(rows: list[Row]) -> list[Row]:
+    """The same answers of another model."""
+    return [each | {"model": "fedcba98"} for each in rows]
+
+
 def test_page_holds_every_section_and_every_link_leads_somewhere(tmp_path: Path) -> None:
     own, other = both(
         tmp_path,
@@ -180,6 +185,22 @@ def test_history_follows_the_model_of_the_page_wherever_it_stands(tmp_path: Path
     assert "+66.7" not in render(shown[11], past)
     # The first model has none before it.
     assert "+66.7" not in render(shown[0], past)
+
+
+def test_categories_on_the_page_are_production_s_where_there_are_weights(tmp_path: Path) -> None:
+    answers = [("a", "a", 1.8), ("b", "a", 0.2)]
+    weighted = [row(i, a, b, weight=w) for i, (a, b, w) in enumerate(answers)]
+    plain = [each | {"weight": None, "model": "m0"} for each in weighted]
+    before, own = judged(tmp_path, plain), judged(tmp_path, weighted)
+    # Of "a" the F1 is 2 / 3 and in production 18 / 19; the precision 1 / 2 and 9 / 10.
+    table = Page(page(own)).text.partition("Those with the most wrong")[2]
+    assert all(each in table for each in ("94.7", "90.0"))
+    assert "66.7" not in table
+    # In the history only where all have it.
+    assert "F1 of every category in production" in page(own, judged(tmp_path, shifted(weighted)))
+    text = page(own, before)
+    assert "F1 of every category, those" in text
+    assert "66.7" in text.partition("F1 of every category")[2]
 
 
 def test_equal_judgements_make_equal_pages(tmp_path: Path) -> None:

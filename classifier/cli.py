@@ -156,13 +156,16 @@ def classify(
     from classifier.artifact import ArtifactError, resolve
     from classifier.engines import EngineError
     from classifier.model import DeviceError, Model, ModelError
+    from classifier.tokens import bound_pool
 
     settings = _settings(config, _given(model=model))
     target = output or bulk.output_beside(file)
+    threads = settings.engine_threads or cpu.quota()
+    bound_pool(threads)
     try:
         loaded = Model.load(
             resolve(settings.model),
-            threads=settings.engine_threads or cpu.quota(),
+            threads=threads,
             cache_offers=settings.cache_offers,
             batch_tokens=settings.batch_tokens,
             alternatives=settings.alternatives,

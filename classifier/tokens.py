@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,14 @@ class Tokeniser:
             if len(row) == self.max_tokens and encoding.overflowing
         )
         return ids, cut
+
+
+def bound_pool(threads: int) -> None:
+    """Sizes the pool of all tokenisers of this process, unless `RAYON_NUM_THREADS` already does.
+
+    By default it takes the whole host. To be called before the first text is encoded.
+    """
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
 
 
 def pad(rows: list[list[int]], length: int, pad_id: int) -> tuple[Ids, Ids]:

@@ -41,6 +41,7 @@ from classifier.run_directory import SOCKET
 from classifier.settings import Settings
 from classifier.store import SERVICE as STORE
 from classifier.store import Store
+from classifier.tokens import bound_pool
 
 STATUS_SECONDS = 1.0
 CHECK_SECONDS = 2.0
@@ -111,8 +112,7 @@ class Worker:
         """Loads the model and asks it its golden questions; nothing is joined before."""
         settings = self._settings
         threads = settings.engine_threads or cpu.share(settings.workers)
-        # The tokeniser's own pool, sized when it is first used; by default it takes the whole host.
-        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
+        bound_pool(threads)
         started = time.monotonic()
         model = await asyncio.to_thread(
             Model.load,

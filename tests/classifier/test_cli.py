@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -154,6 +155,29 @@ def test_classify_gives_every_row_the_answer_of_the_model(
     assert 0 < first["score"] <= 1
     assert second["error"]["reason"] == "malformed JSON"
     assert "2 rows" in capsys.readouterr().err
+
+
+def test_classify_takes_the_threads_of_the_quota_for_engine_and_tokeniser(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[object, str | None]] = []
+
+    def load(*_: object, threads: int, **__: object) -> None:
+        seen.append((threads, os.environ.get("RAYON_NUM_THREADS")))
+        raise ArtifactError("enough")
+
+    monkeypatch.setattr("classifier.artifact.resolve", lambda path: path)
+    monkeypatch.setattr("classifier.model.Model.load", load)
+    monkeypatch.setattr("classifier.cpu.quota", lambda: 3)
+    for setting in (None, "2"):
+        # Set, so that what the command sets is gone after the test, and then deleted.
+        monkeypatch.setenv("RAYON_NUM_THREADS", "")
+        monkeypatch.delenv("RAYON_NUM_THREADS")
+        if setting:
+            monkeypatch.setenv("ENGINE_THREADS", setting)
+        assert cli.main(["classify", "a.jsonl"]) == 3
+        one_line(capsys)
+    assert seen == [(3, "3"), (2, "2")]
 
 
 def test_produce_sends_the_file(

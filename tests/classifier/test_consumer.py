@@ -233,6 +233,14 @@ async def test_next_member_goes_on_after_the_last_record_committed(
     assert await committed(kafka, group, topic) == [11]
 
 
+async def test_what_a_transaction_has_not_committed_is_not_asked_for(
+    kafka: str, topic: str, group: str
+) -> None:
+    async with seated(kafka, topic, group) as member:
+        # What each request of the client carries.
+        assert member.consumer._consumer._fetcher._isolation_level == fetcher.READ_COMMITTED
+
+
 async def test_without_records_the_word_is_given_back_soon(
     kafka: str, topic: str, group: str
 ) -> None:
@@ -412,6 +420,32 @@ async def test_without_partitions_there_is_nothing_to_finish() -> None:
     member.consumer.finish = mock.AsyncMock()
     await member.consumer.on_partitions_revoked([])
     member.consumer.finish.assert_not_awaited()
+
+
+@pytest.mark.parametrize(("each", "taken"), [(0.05, 5), (10.0, 1)])
+async def test_batch_that_does_not_fill_leaves_in_time(
+    monkeypatch: pytest.MonkeyPatch, each: float, taken: int
+) -> None:
+    """With records that trickle in for ever, `each` seconds one, and with none that follows."""
+    member = alone(fetch_wait_ms=210)
+    partition = TopicPartition("offers", 0)
+    member.offsets.assign([partition])
+    now, polls = 0.0, 0
+    monkeypatch.setattr(consumer, "time", mock.Mock(monotonic=lambda: now))
+
+    async def getmany(*, timeout_ms: int, **_: object) -> dict[TopicPartition, list[Record]]:
+        nonlocal now, polls
+        polls += 1
+        waited = min(each, timeout_ms / 1000) if polls > 1 else 0.0
+        now += waited
+        return {partition: [Record(b"x", offset=polls)]} if polls == 1 or waited == each else {}
+
+    with stand_in(member.consumer) as client:
+        client.getmany = getmany
+        fetched = await member.consumer.fetch()
+    assert fetched is not None
+    assert len(fetched.records) == taken
+    assert 0.2 <= now <= 0.21
 
 
 async def test_records_gathered_before_a_rebalance_are_dropped() -> None:

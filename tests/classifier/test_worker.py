@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from classifier import link, metrics, worker
+from classifier import cpu, link, metrics, worker
 from classifier.consumer import OfferConsumer
 from classifier.demo import servers
 from classifier.engine_thread import EngineThread
+from classifier.engines.onnx import OnnxEngine
 from classifier.exit_codes import BAD_MODEL, BAD_SETTINGS, FAULT, STOPPED
 from classifier.model import Model, ModelError, Question
 from classifier.run_directory import SOCKET
@@ -331,6 +332,25 @@ async def test_a_worker_tells_each_step_of_its_life(
         await each.end()
     last = each.supervisor.said[-1]
     assert (last.state, last.ready, last.reasons) == ("draining", False, ["draining"])
+
+
+async def test_engine_and_tokeniser_take_the_threads_of_the_quota(
+    nowhere: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "quota", lambda *_: 6)
+    # Set, so that what the worker sets is gone after the test, and then deleted.
+    monkeypatch.setenv("RAYON_NUM_THREADS", "")
+    for workers, given, threads in ((1, 0, 6), (2, 0, 3), (2, 1, 1)):
+        monkeypatch.delenv("RAYON_NUM_THREADS", raising=False)
+        settings = but(nowhere, workers=workers, engine_threads=given)
+        loaded = await Worker(settings, metrics.in_process())._load()
+        try:
+            engine = loaded.model._engine
+            assert isinstance(engine, OnnxEngine)
+            assert engine._session.get_session_options().intra_op_num_threads == threads
+            assert os.environ["RAYON_NUM_THREADS"] == str(threads)
+        finally:
+            loaded.close()
 
 
 # Readiness

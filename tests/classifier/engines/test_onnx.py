@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from classifier.engines.onnx import OnnxEngine
 from classifier.tokens import pad
 from tests.classifier import toy
 
+ROOT = Path(__file__).parents[3]
 TEXTS = ["Kettle steel", "Tent", "", "Sofa blue blue blue blue"]
 
 
@@ -106,6 +108,24 @@ def test_missing_package_is_named_with_what_to_install(
         load_engine(toy.publish(tmp_path), 1)
     with pytest.raises(EngineError, match="onnxruntime"):
         importlib.import_module("classifier.engines.onnx")
+
+
+def test_no_torch_is_needed(tmp_path: Path) -> None:
+    """To import the worker, to load a model, and to answer with it."""
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "for name in ('torch', 'transformers', 'safetensors', 'scipy', 'sklearn'):\n"
+        "    sys.modules[name] = None\n"
+        "import classifier.worker\n"
+        "model = classifier.worker.Model.load(Path(sys.argv[1]), threads=1)\n"
+        "print(model.predict(['Kettle'])[0].category_id)"
+    )
+    path = str(toy.publish(tmp_path).path)
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (done.stderr, done.stdout.strip()) == ("", toy.question("Kettle").category_id)
 
 
 def test_target_chooses_the_engine(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """The data sets: what is drawn from the lake to train on, tune with, judge by and distil from.
 
-    train.parquet             near-uniform over categories, diverse inside each
-    validation.parquet        like production, for costs, temperature and thresholds
-    test.parquet              like production, to judge by
-    transfer.parquet          without labels, near-uniform over languages, for distillation
-    experiments/NAME.parquet  like train, smaller, one inside the next, and frozen
-    taxonomy.json             the taxonomy that the labels belong to
-    dataset.json              what was there, what was wanted, and what came
-    plots.png                 the same as a picture, before and after
+    train.parquet        near-uniform over categories, diverse inside each
+    validation.parquet   like production, for costs, temperature and thresholds
+    test.parquet         like production, to judge by
+    transfer.parquet     without labels, near-uniform over languages, for distillation
+    experiments/NAME-HASH.parquet
+                         like train, smaller, one inside the next, and frozen: each under the hash
+                         of its content, beside those of earlier runs
+    taxonomy.json        the taxonomy that the labels belong to
+    dataset.json         what was there, what was wanted, and what came
+    plots.png            the same as a picture, before and after
 
 Sets like production have a `weight` a row: so many offers of production's it stands for, in
 proportion, with a mean of 1. sampling.py has the plan. An offer, a text and all offers of one
@@ -36,7 +38,13 @@ from training.stage import Record, Stage, StageError, hash_inputs, write_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VERSION: Final = 2
+VERSION: Final = 3
+HASH: Final = 12
+"""Digits of an experiment set's hash that its name has."""
+
+SLOW: Final = 1.0
+"""Seconds from which on it is said how many a table took."""
+
 ROW_GROUP: Final = 32_768
 """Rows of one group of a Parquet file, and of one step of a set's hash."""
 
@@ -95,6 +103,7 @@ def make(
         for each in sets:
             rows, hashes[each.name] = _write(runner, each, parts / f"{each.name}.parquet")
             say(f"{each.name}: {rows:,} offers")
+        say("figures: what the lake has, and what came")
         labels = taxonomy.label_ids(known)
         figures = distributions.measure(runner, sets, labels, parameters.floor, production)
     finally:
@@ -102,17 +111,19 @@ def make(
     for line in _left_out(figures, known.version):
         say(line)
     (out / "experiments").mkdir(exist_ok=True)
-    _freeze(out, stage.fingerprint, {name: hashes[name] for name in parameters.experiment_offers})
+    frozen = {
+        name: f"experiments/{name}-{hashes[name][:HASH]}.parquet"
+        for name in parameters.experiment_offers
+    }
     results = {}
     for each in sets:
-        place = "experiments/" if each.name in parameters.experiment_offers else ""
-        name = f"{place}{each.name}.parquet"
+        # Where a frozen set of that name is, it is this very set.
+        name = frozen.get(each.name, f"{each.name}.parquet")
         results[name] = (parts / f"{each.name}.parquet").replace(out / name)
-    for old in (out / "experiments").glob("*.parquet"):
-        if old not in results.values():
-            old.unlink()
+    for name in frozen.values():
+        say(f"frozen: {out / name}")
     taxonomy.save(known, out / "taxonomy.json")
-    write_json(out / "dataset.json", {**figures, "hashes": hashes})
+    write_json(out / "dataset.json", {**figures, "hashes": hashes, "experiments": frozen})
     results |= {name: out / name for name in ("taxonomy.json", "dataset.json")}
     if parameters.plots:
         distributions.plot(figures, out / "plots.png")
@@ -187,9 +198,11 @@ def _run(
     runner.show(sampling.VIEW, sampling.statement(sampling.VIEW, values, runner.dialect))
     for number, step in enumerate(STEPS, start=1):
         if not runner.has(step):
+            say(f"{step}: {number} of {len(STEPS)}")
             started = time.monotonic()
             runner.make(step, sampling.statement(step, values, runner.dialect))
-            say(f"{step}: {number} of {len(STEPS)}, {time.monotonic() - started:.1f} s")
+            if (seconds := time.monotonic() - started) >= SLOW:
+                say(f"{step}: {seconds:.1f} s")
         if step == "available" and not runner.rows(
             "SELECT offers FROM available WHERE pool = 'train' LIMIT 1"
         ):
@@ -242,28 +255,6 @@ def _groups(batches: Iterable[pa.RecordBatch], fields: pa.Schema) -> Iterator[pa
             held, rows = [whole], whole.num_rows
     if rows:
         yield pa.concat_tables(held).combine_chunks()
-
-
-def _freeze(out: Path, fingerprint: str, hashes: Mapping[str, str]) -> None:
-    """Notes the experiment sets' hashes, or holds them against those noted before.
-
-    Raises StageError when sets of the same parameters and inputs came out differently: figures of
-    experiments on them could not be compared.
-    """
-    path = out / "experiments" / "frozen.json"
-    noted: dict[str, dict[str, str]] = {}  # by fingerprint: name -> hash of its content
-    if path.exists():
-        try:
-            noted = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, str]])
-        except (OSError, msgspec.DecodeError, UnicodeError) as error:
-            raise StageError(f"{path}: cannot be read, remove it to start anew: {error}") from error
-    for name, digest in hashes.items():
-        if noted.get(fingerprint, {}).get(name, digest) != digest:
-            raise StageError(
-                f"{out / 'experiments' / name}.parquet: came out differently than before, from"
-                f" the same lake and parameters; if that is meant, remove {path}"
-            )
-    write_json(path, {**noted, fingerprint: dict(hashes)})
 
 
 def _left_out(figures: Mapping[str, Any], edition: str) -> Iterator[str]:

@@ -74,7 +74,10 @@ def draw(
 
 
 def read(place: Path, name: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(place / "sets" / f"{name}.parquet").to_pylist()
+    """The rows of the set that was drawn last, "train" or "experiments/s"."""
+    folder, _, own = name.rpartition("/")
+    file = figures(place)["experiments"][own] if folder else f"{name}.parquet"
+    rows: list[dict[str, Any]] = pq.read_table(place / "sets" / file).to_pylist()
     return rows
 
 

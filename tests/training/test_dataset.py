@@ -459,8 +459,7 @@ def test_order_of_rows_files_and_formats_and_threads_change_nothing(tmp_path: Pa
     draw(tmp_path / "2", many, known, SMALL.model_copy(update={"threads": 4}))
     assert lakes.files(tmp_path / "1").keys() == lakes.files(tmp_path / "2").keys()
     for name, content in lakes.files(tmp_path / "1").items():
-        if name != "experiments/frozen.json":  # names the lake
-            assert content == lakes.files(tmp_path / "2")[name], name
+        assert content == lakes.files(tmp_path / "2")[name], name
 
 
 def test_another_seed_draws_others(tmp_path: Path) -> None:
@@ -496,7 +495,7 @@ place = Path(sys.argv[1])
 class Aloud(list):
     def append(self, line):
         print(line, flush=True)
-        if line.startswith("ranked"):
+        if line.startswith("chosen"):  # which it is about to make
             sys.stdin.read()  # until killed
 
 lakes.draw(place, place / "lake.parquet", lakes.taxonomy("a", "b", "c"), said=Aloud())
@@ -516,18 +515,20 @@ def test_killed_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
         text=True,
     )
     assert process.stdout is not None
-    heard = list(_until(process.stdout, "ranked"))
+    heard = list(_until(process.stdout, "chosen"))
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
     assert process.stdin is not None
     process.stdin.close()
-    assert heard[0].startswith("repeated: 1 of 9")
+    steps = [line.strip() for line in heard if " of 9" in line]
+    assert steps[0] == "repeated: 1 of 9"
+    assert steps[-1] == "chosen: 8 of 9"
     assert not (killed / "sets" / "stage.json").exists()
     said: list[str] = []
     less = SMALL.model_copy(update={"memory": "500MB", "threads": 2})
     draw(killed, killed / "lake.parquet", known, less, said=said)
-    assert said[0].startswith("chosen: 8 of 9")
+    assert said[0] == "chosen: 8 of 9"
     draw(whole, whole / "lake.parquet", known)
     assert lakes.files(killed) == lakes.files(whole)
 
@@ -603,40 +604,55 @@ def test_two_runs_at_once_are_told_apart(tmp_path: Path) -> None:
         other.communicate(b"")
 
 
-def test_frozen_experiments_are_made_again_or_refused(tmp_path: Path) -> None:
+def experiments(place: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (place / "sets" / "experiments").iterdir()}
+
+
+def test_frozen_experiments_stay_when_the_lake_grows(tmp_path: Path) -> None:
+    known = lakes.taxonomy("a", "b", "c")
+    draw(tmp_path, lakes.write(tmp_path / "lake.parquet", rows(300)), known)
+    frozen, first = experiments(tmp_path), figures(tmp_path)
+    assert len(frozen) == 2
+    for name, digest in first["hashes"].items():
+        if name in first["experiments"]:
+            assert first["experiments"][name] == f"experiments/{name}-{digest[:12]}.parquet"
+    drawn = read(tmp_path, "experiments/s")
+
+    grown = lakes.write(tmp_path / "lake.parquet", rows(600))
+    said: list[str] = []
+    record = draw(tmp_path, grown, known, said=said)
+    assert read(tmp_path, "experiments/s") != drawn
+    after = experiments(tmp_path)
+    assert len(after) == 4
+    assert {name: after[name] for name in frozen} == frozen
+    now = figures(tmp_path)["experiments"]
+    assert now["s"] != first["experiments"]["s"]
+    assert f"frozen: {tmp_path / 'sets' / now['s']}" in said
+    assert now["s"] in record.files
+    assert first["experiments"]["s"] not in record.files
+
+
+def test_experiments_that_were_lost_are_the_same_again(tmp_path: Path) -> None:
     known = lakes.taxonomy("a", "b", "c")
     lake = lakes.write(tmp_path / "lake.parquet", rows(300))
     draw(tmp_path, lake, known)
-    path = tmp_path / "sets" / "experiments" / "s.parquet"
-    content = path.read_bytes()
-    path.unlink()
+    frozen = experiments(tmp_path)
+    (tmp_path / "sets" / figures(tmp_path)["experiments"]["s"]).unlink()
     draw(tmp_path, lake, known)
-    assert path.read_bytes() == content
-    frozen = path.with_name("frozen.json")
-    noted = json.loads(frozen.read_bytes())
-    (fingerprint,) = noted
-    noted[fingerprint]["s"] = "0" * 64
-    frozen.write_text(json.dumps(noted))
-    path.write_bytes(b"an experiment's")
-    with pytest.raises(StageError, match=r"experiments/s\.parquet: came out differently"):
-        draw(tmp_path, lake, known)
-    assert path.read_bytes() == b"an experiment's"
-    # Sets of other parameters in between do not make it forget.
-    draw(tmp_path, lake, known, SMALL.model_copy(update={"seed": 1}))
-    with pytest.raises(StageError, match=r"experiments/s\.parquet: came out differently"):
-        draw(tmp_path, lake, known)
-    frozen.write_text("{")
-    with pytest.raises(StageError, match=r"frozen\.json: cannot be read"):
-        draw(tmp_path, lake, known)
+    assert experiments(tmp_path) == frozen
 
 
-def test_experiments_of_other_parameters_do_not_stay(tmp_path: Path) -> None:
+def test_experiments_of_other_parameters_stand_beside_the_frozen_ones(tmp_path: Path) -> None:
     known = lakes.taxonomy("a", "b", "c")
     lake = lakes.write(tmp_path / "lake.parquet", rows(300))
     draw(tmp_path, lake, known)
+    frozen = experiments(tmp_path)
     draw(tmp_path, lake, known, SMALL.model_copy(update={"experiment_offers": {"m": 20}}))
-    there = {path.name for path in (tmp_path / "sets" / "experiments").iterdir()}
-    assert there == {"m.parquet", "frozen.json"}
+    after = experiments(tmp_path)
+    assert after.items() > frozen.items()
+    (new,) = after.keys() - frozen.keys()
+    assert figures(tmp_path)["experiments"] == {"m": f"experiments/{new}"}
+    assert len(read(tmp_path, "experiments/m")) == 20
 
 
 # Taxonomy

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import duckdb
 
+from classifier.progress import bar
 from training.lake import Lake
 from training.sampling import FIELDS, Dialect
 from training.stage import StageError
@@ -20,6 +23,8 @@ BATCH: Final = 16_384
 
 # A line of JSON that is longer is no offer.
 LINE_BYTES: Final = 8 * 1024 * 1024
+
+LOOK_SECONDS: Final = 0.2  # between two looks at how far a statement is
 
 
 class DuckEngine:
@@ -36,7 +41,9 @@ class DuckEngine:
             raise StageError(f"{path}: {_one_line(error)}") from error
         self._connection.execute(f"SET threads = {threads}")
         self._connection.execute("SET preserve_insertion_order = false")
-        self._connection.execute("SET enable_progress_bar = false")
+        # It counts how far it is, and shows nothing by itself.
+        self._connection.execute("SET enable_progress_bar = true")
+        self._connection.execute("SET enable_progress_bar_print = false")
         if lake.protocol != "file":
             self._connection.register_filesystem(lake.system)
         try:
@@ -85,7 +92,8 @@ class DuckEngine:
 
     def make(self, table: str, select: str) -> None:
         try:
-            self._connection.execute(f"CREATE OR REPLACE TABLE {table} AS {select}")
+            with self._progress(table):
+                self._connection.execute(f"CREATE OR REPLACE TABLE {table} AS {select}")
         except duckdb.Error as error:
             raise StageError(f"sampling, {table}: {_one_line(error)}") from error
 
@@ -103,6 +111,26 @@ class DuckEngine:
 
     def close(self) -> None:
         self._connection.close()
+
+    @contextlib.contextmanager
+    def _progress(self, table: str) -> Iterator[None]:
+        """A bar, for a person at a terminal, as far as DuckDB can tell."""
+        ended = threading.Event()
+        with bar(table) as show:
+
+            def look() -> None:
+                while not ended.wait(LOOK_SECONDS):
+                    percent = self._connection.query_progress()
+                    if percent > 0:  # -1 where it cannot tell
+                        show(percent / 100, 0, "")
+
+            looking = threading.Thread(target=look, daemon=True)
+            looking.start()
+            try:
+                yield
+            finally:
+                ended.set()
+                looking.join()
 
 
 def _open(path: Path) -> duckdb.DuckDBPyConnection:

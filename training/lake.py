@@ -65,7 +65,7 @@ class Lake:
 
     where: str  # as it was given
     protocol: str  # of fsspec: "file", "s3", "memory" ...
-    files: tuple[str, ...]  # as DuckDB and Spark read them
+    files: tuple[str, ...]  # a path each, or a URL by fsspec's own name of the protocol
     format: Format
     fingerprint: str  # see `open_lake`
     system: Any = field(compare=False, repr=False)  # fsspec's, by which it was found

@@ -66,8 +66,7 @@ class SparkEngine:
     def _open_lake(self, lake: Lake) -> None:
         functions = importlib.import_module("pyspark.sql.functions")
         reader = self._session.read
-        # Hadoop takes a name for a glob, unless what means something in one is escaped.
-        files = [re.sub(r"[*?\[\]{}]", r"\\\g<0>", name) for name in lake.files]
+        files = [unmagic(name) for name in lake_files(lake)]
         if lake.format == "parquet":
             frame = reader.option("mergeSchema", "true").parquet(*files)
         else:
@@ -91,9 +90,8 @@ class SparkEngine:
             raise StageError(f"sampling, {view}: {_first_line(error)}") from error
 
     def _show(self, table: str) -> None:
-        self._session.read.parquet(str(self._parts / f"{table}.spark")).createOrReplaceTempView(
-            table
-        )
+        place = unmagic(local(self._parts / f"{table}.spark"))
+        self._session.read.parquet(place).createOrReplaceTempView(table)
 
     def has(self, table: str) -> bool:
         return (self._parts / f"{table}.spark" / "_SUCCESS").exists()
@@ -111,7 +109,7 @@ class SparkEngine:
     def make(self, table: str, select: str) -> None:
         place = self._parts / f"{table}.spark"
         try:
-            self._session.sql(select).write.mode("overwrite").parquet(str(place))
+            self._session.sql(select).write.mode("overwrite").parquet(local(place))
             self._show(table)
         except self._errors as error:
             raise StageError(f"sampling, {table}: {_first_line(error)}") from error
@@ -141,6 +139,29 @@ class SparkEngine:
         # The session stays: it may be another's, and to start one takes seconds.
         for view in ("files", "lake"):
             self._session.catalog.dropTempView(view)
+
+
+def local(path: Path) -> str:
+    """A file of this machine as Hadoop names it: without a scheme it is one of the cluster's own
+    file system, HDFS for one.
+    """
+    return f"file://{path.absolute()}"
+
+
+def lake_files(lake: Lake) -> list[str]:
+    """The lake's files as Hadoop names them, by the scheme that the lake was given by.
+
+    To fsspec s3:// and s3a:// are one; Hadoop has a connector for the second alone.
+    """
+    if lake.protocol == "file":
+        return [local(Path(name)) for name in lake.files]
+    scheme = lake.where.partition("://")[0]
+    return [f"{scheme}://{name.partition('://')[2]}" for name in lake.files]
+
+
+def unmagic(name: str) -> str:
+    """The name as a glob that no other file has: what means something in one is escaped."""
+    return re.sub(r"[*?\[\]{}]", r"\\\g<0>", name)
 
 
 def _first_line(error: Exception) -> str:

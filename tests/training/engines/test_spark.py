@@ -7,9 +7,12 @@ import json
 import shutil
 from pathlib import Path
 
+import fsspec  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from tests.training import lakes
+from training.engines.spark import lake_files, local, unmagic
+from training.lake import Lake, open_lake
 from training.production import Production
 from training.stage import StageError
 
@@ -54,6 +57,41 @@ def made() -> list[dict[str, str | None]]:
     return rows
 
 
+def far(where: str, *files: str) -> Lake:
+    """A lake of a store that nothing here reaches."""
+    protocol = files[0].partition("://")[0]
+    return Lake(where, protocol, files, "parquet", "", None, where.partition("://")[2])
+
+
+def test_lake_s_files_keep_the_scheme_that_they_were_given_by() -> None:
+    # To fsspec both are s3://, and Hadoop has a connector for s3a:// alone.
+    found = ("s3://bucket/offers/1.parquet", "s3://bucket/offers/2.parquet")
+    given_s3a = lake_files(far("s3a://bucket/offers", *found))
+    assert given_s3a == ["s3a://bucket/offers/1.parquet", "s3a://bucket/offers/2.parquet"]
+    assert lake_files(far("s3://bucket/offers", *found)) == list(found)
+    memory = fsspec.filesystem("memory")
+    try:
+        memory.pipe("/lake/1.parquet", b"")
+        assert lake_files(open_lake("memory://lake")) == ["memory:///lake/1.parquet"]
+    finally:
+        memory.rm("/lake", recursive=True)
+
+
+@pytest.mark.parametrize("prefix", ["", "file://", "local://"])
+def test_files_of_this_machine_are_none_of_the_cluster_s(tmp_path: Path, prefix: str) -> None:
+    lakes.write(tmp_path / "lake" / "offers[1].parquet", lakes.rows(3))
+    lake = open_lake(f"{prefix}{tmp_path}/lake")
+    assert lake_files(lake) == [f"file://{tmp_path}/lake/offers[1].parquet"]
+    assert unmagic(lake_files(lake)[0]).endswith(r"/offers\[1\].parquet")
+
+
+def test_tables_of_a_run_lie_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert local(Path("sets/parts")) == f"file://{tmp_path}/sets/parts"
+
+
 @needs_spark
 @pytest.mark.timeout(600)
 # Spark's own: sockets that it leaves to the end of the process, and its use of pandas' old names.
@@ -70,7 +108,7 @@ def test_spark_and_duckdb_draw_the_same_sets(tmp_path: Path) -> None:
         lakes.draw(tmp_path / engine, lake, known, parameters, production, engine=engine)
     duck, spark = (lakes.files(tmp_path / name) for name in ("duckdb", "spark"))
     assert duck.keys() == spark.keys()
-    assert len(duck) == 9
+    assert len(duck) == 8
     for name, content in duck.items():
         assert content == spark[name], name
     drawn = json.loads(duck["dataset.json"])["sets"]

@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from functools import cache
 from itertools import islice
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from classifier.offer import Offer
-from classifier.sample import Event, events, labelled, offers, taxonomy
+from classifier.sample import Event, draws, events, labelled, offers, stream, taxonomy
 from classifier.sample.stream import SHARES
 from classifier.text import DEFAULT_RECIPE
 
@@ -223,6 +224,19 @@ def test_offers_of_two_seeds_are_different() -> None:
     assert len(titles & {offer.title for offer, _ in offers(2, 1_000)}) < 30
 
 
-def test_memory_does_not_grow_with_the_events() -> None:
-    stream = events(0, 10**9)
-    assert len(list(islice(stream, 1_000))) == 1_000
+def test_memory_does_not_grow_with_the_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    # So little is kept on purpose that anything else would show.
+    monkeypatch.setattr(stream, "_WINDOW", 32)
+    monkeypatch.setattr(draws, "_BLOCK", 32)
+    made = events(0, 10**9)
+    next(made)  # reads the catalogue
+    peaks = []
+    tracemalloc.start()
+    try:
+        for count in (300, 1_200):
+            tracemalloc.reset_peak()
+            assert sum(1 for _ in islice(made, count)) == count
+            peaks.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]

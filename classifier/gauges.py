@@ -11,6 +11,10 @@ from prometheus_client.registry import Collector
 
 from classifier.slot import Slot
 
+_OUTAGES = ("kafka", "mongodb", "engine", "dead-letters")
+"""What may be waited for: a series that vanished at the end of an outage would look like one that
+goes on, or like nothing at all."""
+
 
 class Gauges(Collector):
     """The state of the slots and of `POST /classify`, taken when this is made.
@@ -72,7 +76,7 @@ def _families(
     waiting = GaugeMetricFamily(
         "classifier_waiting_workers", "Workers that wait on an outage", labels=["outage"]
     )
-    for outage in sorted({"kafka", "mongodb", "dead-letters", *outages}):
+    for outage in sorted({*_OUTAGES, *outages}):
         waiting.add_metric([outage], outages[outage])
     yield waiting
 

@@ -94,7 +94,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, tag="status"):
     state: "starting", "running" or "draining".
     golden, joined, mongodb: the model answered its golden questions, the group is joined, MongoDB
     takes writes: together with "running" the worker is ready.
-    waiting_on: outages that explain why work stands still: "kafka", "mongodb", "dead-letters".
+    waiting_on: outages that explain why work stands still: "kafka", "mongodb", "engine",
+        "dead-letters".
     in_flight: offers fetched and not yet committed.
     idle_s: seconds since work last moved; 0 when nothing is in flight.
     lag: records behind, by "topic/partition", of the partitions this worker holds.

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from classifier import consumer, deadletter, engine_thread, store
 from classifier.gauges import Gauges
 from classifier.link import ModelInfo, Status, SupervisorLink
 from classifier.slot import Slot
@@ -77,12 +78,23 @@ def test_the_slots_are_shown_as_they_are() -> None:
         "classifier_lag_records 0 a/b": 1,
         "classifier_waiting_workers kafka": 0,
         "classifier_waiting_workers mongodb": 1,
+        "classifier_waiting_workers engine": 0,
         "classifier_waiting_workers dead-letters": 0,
         f"classifier_model_info {'a' * 16} fp32 7 onnx-cpu t1": 2,
         "classifier_requests_in_progress": 4,
         "classifier_requests_total 200": 9,
         "classifier_requests_total 429": 2,
     }
+
+
+def test_every_outage_has_a_series_before_during_and_after_it() -> None:
+    services = (consumer.SERVICE, store.SERVICE, engine_thread.SERVICE, deadletter.SERVICE)
+    for away in ([], list(services)):
+        shown = samples(Gauges([running(0, {}, away)], now=1, seated=0, requests={}))
+        waiting = {name: shown[name] for name in shown if "waiting_workers" in name}
+        assert waiting == {
+            f"classifier_waiting_workers {service}": len(away) // 4 for service in services
+        }
 
 
 def test_they_are_those_of_the_moment_they_were_made() -> None:

@@ -8,15 +8,14 @@ with the status and one line for the client.
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from classifier import offer
+from classifier.nesting import is_deeper
 from classifier.record import MAX_DEPTH
 
 MOST_OFFERS: Final = 256
@@ -33,11 +32,6 @@ _DROPPED_BYTES: Final = 8 << 20
 _DROPPED_SECONDS: Final = 2.0
 
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
-# An open string reaches to the end, so that no input is scanned twice.
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
-_NESTING: Final = np.zeros(256, dtype=np.int8)
-_NESTING[list(b"[{")] = 1
-_NESTING[list(b"]}")] = -1
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):
@@ -131,7 +125,7 @@ def schema() -> dict[str, Any]:
 
 def _split(body: bytes) -> list[bytes]:
     body = body.removeprefix(_UTF8_BOM)
-    if _depth(body) > _MOST_DEPTH:
+    if is_deeper(body, _MOST_DEPTH):
         raise HTTPException(400, f"the body has more than {_MOST_DEPTH} levels of brackets")
     try:
         offers = _BODY.decode(body)
@@ -153,11 +147,3 @@ def _check_syntax(body: bytes) -> None:
         _ANY_JSON.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPException(400, f"the body is not JSON: {error}") from None
-
-
-def _depth(body: bytes) -> int:
-    """Give the deepest nesting of brackets outside strings, in time that grows with the length."""
-    if body.count(b"[") + body.count(b"{") <= _MOST_DEPTH:
-        return 0
-    steps = _NESTING[np.frombuffer(_STRING.sub(b"", body), dtype=np.uint8)]
-    return int(steps.cumsum(dtype=np.int32).max(initial=0))

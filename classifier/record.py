@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from classifier.nesting import is_deeper
 from classifier.offer import OFFER_ID_CHARACTERS, Offer
 
 MAX_DEPTH = 64
@@ -21,9 +22,6 @@ FRAME_BYTES = 5
 _UTF8_BOM = b"\xef\xbb\xbf"
 _OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"\xff\x06\x00\x00sNaPpY")
-# A string without an end runs to the end of the value: looking for the end from each of its escaped
-# quotes anew would take hours for a megabyte.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 # Pairs and other escapes are matched so as to be passed over; the group is what stands alone.
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -46,6 +44,7 @@ class Reason(StrEnum):
     REVISION = "bad revision header"
     NO_TEXT = "no text"
     TOO_LARGE = "too large"
+    UNREADABLE = "no text can be made"
     INFERENCE = "no answer from the model"
     DOCUMENT = "refused by MongoDB"
 
@@ -135,7 +134,7 @@ def decode_offer(value: bytes, framing: Framing = "refuse") -> Offer | tuple[Rea
 
 
 def _decode(value: bytes, mendable: bool) -> Offer | tuple[Reason, str]:
-    if value.count(b"[") + value.count(b"{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+    if is_deeper(value, MAX_DEPTH):
         return Reason.NESTING, f"more than {MAX_DEPTH} levels of brackets"
     try:
         return _DECODER.decode(value)
@@ -168,18 +167,6 @@ def _second_look(value: bytes, error: str, mendable: bool) -> Offer | tuple[Reas
         if mended != value:
             return _decode(mended, mendable=False)
     return Reason.JSON, error
-
-
-def _depth(value: bytes) -> int:
-    """Deepest nesting of brackets outside strings."""
-    depth = deepest = 0
-    for byte in _STRING.sub(b"", value):
-        if byte in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"]}":
-            depth -= 1
-    return deepest
 
 
 def _decode_tombstone(record: Record, decoded: Decoded) -> None:

@@ -107,7 +107,17 @@ def make(
         f"validation: {figures['accuracy']:.1%} of {figures['offers']:,} right,"
         f" {figures['precision']:.1%} of the {figures['coverage']:.1%} above their threshold"
     )
-    figures_of_fit = {"cost": cost, "tuning": tuning, "most_passes": final.fitted.most_passes()}
+    if unfinished := final.fitted.unfinished():
+        say(
+            f"{unfinished:,} of {len(sets.labels):,} labels have not converged in"
+            f" {svm.MOST_PASSES:,} passes with C = {cost:g}: lower costs would"
+        )
+    figures_of_fit = {
+        "cost": cost,
+        "tuning": tuning,
+        "most_passes": final.fitted.most_passes(),
+        "unfinished": unfinished,
+    }
     published = _publish(parameters, sets, final, calibrated, figures_of_fit, out)
     artifact.set_current(out, published)
     manifest = artifact.Artifact.load(published).manifest

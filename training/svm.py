@@ -94,6 +94,10 @@ class Svm:
         """How many passes over the texts the hardest label took."""
         return max(int(read(file).passes.max()) for file in self.files)
 
+    def unfinished(self) -> int:
+        """Labels for which MOST_PASSES were too few: their SVMs have not converged."""
+        return sum(int((read(file).passes >= MOST_PASSES).sum()) for file in self.files)
+
 
 def fit(
     problem: Problem,

@@ -213,6 +213,19 @@ def test_without_refit_validation_is_only_asked(sets: tuple[Path, Path], tmp_pat
     model.close()
 
 
+def test_svm_that_has_not_converged_is_said(
+    sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    make(QUICK, *sets, None, tmp_path / "converged", said.append)
+    assert not any("converged" in line for line in said)
+    monkeypatch.setattr(svm, "MOST_PASSES", 1)
+    make(QUICK, *sets, None, tmp_path / "out", said.append)
+    assert "8 of 8 labels have not converged in 1 passes with C = 1: lower costs would" in said
+    report = json.loads((current(tmp_path / "out") / "report.json").read_bytes())
+    assert (report["unfinished"], report["most_passes"]) == (8, 1)
+
+
 def test_label_that_only_validation_has_is_learnt_by_the_refit(tmp_path: Path) -> None:
     training, validation = split()
     rare = [(offer, label) for offer, label in training if label == "tents"]

@@ -97,7 +97,6 @@ def dataset(
             lambda: stage.make(
                 parameters.dataset, lake, taxonomy, known, out, _say, engine=engine, edition=edition
             ),
-            ["dataset.json"],
         )
 
 
@@ -325,7 +324,6 @@ def evaluate(
                 _say,
                 dataset=dataset,
             ),
-            [stage.REPORT, stage.PAGE],
         )
 
 
@@ -446,7 +444,7 @@ def _is_told(error: Exception) -> bool:
     return isinstance(error, told)
 
 
-def _run(out: Path, make: Callable[[], Record], files: Sequence[str] = ()) -> None:
+def _run(out: Path, make: Callable[[], Record]) -> None:
     """Runs a stage, logs it unless it was done already, and prints one line of JSON."""
     from training import tracking
     from training.stage import read_record
@@ -456,7 +454,7 @@ def _run(out: Path, make: Callable[[], Record], files: Sequence[str] = ()) -> No
     if record == before:
         _say(f"{out}: is done already")
     else:
-        tracking.log(record, [out / name for name in files], _say)
+        tracking.log(record, out, _say)
     typer.echo(json.dumps({"stage": record.stage, "seconds": record.seconds, **record.summary}))
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel
 
 from classifier import jsonl
 from classifier.offer import Offer
@@ -23,10 +22,6 @@ from training.sampling import COLUMNS
 from training.stage import Stage, StageError
 
 SETS = ("train", "validation", "test")
-
-
-class _Nothing(BaseModel):
-    """The stage has no parameters."""
 
 
 class _Row(Offer, frozen=True, gc=False):
@@ -42,7 +37,7 @@ def make(files: Mapping[str, Path], out: Path) -> stage.Record:
     Every row needs an `offer_id` and a `label`. Raises StageError when one lacks it, when an offer
     stands twice in a set or in two of them, and FileError.
     """
-    run = Stage("given", out, _Nothing(), stage.hash_inputs(files))
+    run = Stage("given", out, None, stage.hash_inputs(files))
     if record := run.done():
         return record
     run.begin()

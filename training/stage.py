@@ -52,22 +52,23 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Stage:
     """One run of a stage in its directory.
 
-    `inputs` names what the stage reads, each by a hash of its content. `version` is raised when the
-    stage's code would make something else of the same inputs.
+    `parameters` is None where it has none. `inputs` names what the stage reads, each by a hash of
+    its content. `version` is raised when the stage's code would make something else of the same
+    inputs.
     """
 
     def __init__(
         self,
         name: str,
         out: Path,
-        parameters: BaseModel,
+        parameters: BaseModel | None,
         inputs: Mapping[str, str],
         *,
         version: int = 1,
     ) -> None:
         self.name = name
         self.out = out
-        self.parameters = parameters.model_dump(mode="json")
+        self.parameters = {} if parameters is None else parameters.model_dump(mode="json")
         self.inputs = dict(sorted(inputs.items()))
         # Not sorted: the order of a mapping, as of a recipe's fields, may mean something.
         encoded = msgspec.json.encode([name, version, self.parameters, self.inputs])

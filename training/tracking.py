@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,16 @@ from training.stage import Record
 
 EXPERIMENT = "offer-classifier"
 
+REPORTS = frozenset({"dataset.json", "plots.png", "report.json", "report.html"})
+"""Results that are kept with the run, of whatever stage: what a person reads. Models and sets are
+not: their hashes are in stage.json."""
 
-def log(record: Record, files: Sequence[Path] = (), say: Callable[[str], None] = print) -> bool:
-    """Log a stage's parameters, the figures of its summary and the files; gives whether it did."""
+
+def log(record: Record, out: Path, say: Callable[[str], None] = print) -> bool:
+    """Log a stage's parameters, the figures of its summary and its reports, which lie in `out`.
+
+    Gives whether it did.
+    """
     if importlib.util.find_spec("mlflow") is None:
         return False
     # It asks no one's leave to send usage data.
@@ -35,12 +42,17 @@ def log(record: Record, files: Sequence[Path] = (), say: Callable[[str], None] =
             mlflow.set_tags({"stage": record.stage, "fingerprint": record.fingerprint})
             mlflow.log_params(dict(_flat(record.parameters, str)) | record.inputs)
             mlflow.log_metrics({"seconds": record.seconds, **dict(_flat(record.summary, _number))})
-            for file in files:
+            for file in reports(record, out):
                 mlflow.log_artifact(str(file))
     except Exception as error:  # noqa: BLE001 a tracker that is away must not cost a night's training
         say(f"MLflow does not take this run: {' '.join(str(error).split())[:200]}")
         return False
     return True
+
+
+def reports(record: Record, out: Path) -> list[Path]:
+    """Those of a stage's results that are REPORTS, wherever in `out` they lie."""
+    return [out / name for name in record.files if Path(name).name in REPORTS]
 
 
 def _number(value: object) -> float | None:

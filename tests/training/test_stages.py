@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from classifier import bulk
 from classifier.artifact import resolve
 from classifier.model import Model
 from training.cli import app
+from training.stage import Record
+from training.tracking import reports
 
 SMALL = (
     "lake.offers=6000",
@@ -29,11 +32,22 @@ SMALL = (
 
 
 @pytest.fixture(autouse=True)
-def tracked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the stages whose runs were logged; MLflow itself has tests of its own."""
-    names: list[str] = []
-    monkeypatch.setattr("training.tracking.log", lambda record, *_: names.append(record.stage))
-    return names
+def tracked(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Stages whose runs were logged, each with the files that went with it, which are there.
+
+    MLflow itself has tests of its own.
+    """
+    logged: dict[str, list[str]] = {}
+
+    def log(record: Record, out: Path, say: Callable[[str], None]) -> bool:
+        assert record.stage not in logged
+        files = reports(record, out)
+        assert all(file.is_file() for file in files)
+        logged[record.stage] = [str(file.relative_to(out)) for file in files]
+        return True
+
+    monkeypatch.setattr("training.tracking.log", log)
+    return logged
 
 
 @pytest.fixture
@@ -56,7 +70,7 @@ def summary(result: Result) -> dict[str, Any]:
 
 
 def test_from_a_lake_to_a_judged_baseline_each_stage_once(
-    tmp_path: Path, pipeline: Path, tracked: list[str]
+    tmp_path: Path, pipeline: Path, tracked: dict[str, list[str]]
 ) -> None:
     lake, sets, svm, report = (tmp_path / name for name in ("lake", "sets", "svm", "report"))
     stages: list[tuple[object, ...]] = [
@@ -92,7 +106,12 @@ def test_from_a_lake_to_a_judged_baseline_each_stage_once(
     for stage in (*stages, judge):
         summary(run(pipeline, *stage))
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert tracked == ["lake", "dataset", "baseline", "evaluate"]
+    assert tracked == {
+        "lake": [],
+        "dataset": ["dataset.json", "plots.png"],
+        "baseline": [f"{resolve(svm).name}/report.json"],
+        "evaluate": ["report.html", "report.json"],
+    }
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ RECORD = Record(
     fingerprint="f" * 64,
     parameters={"seed": 3, "costs": [1.0]},
     inputs={"test": "a" * 64},
-    files={},
+    files={"m/report.json": "b" * 64, "m/model.safetensors": "c" * 64},
     summary={"accuracy": 0.5, "languages": {"de": 0.25}, "model": "m"},
     seconds=2.0,
 )
@@ -28,10 +28,11 @@ def test_stage_is_a_run_with_its_parameters_figures_and_report(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/runs.db")
-    report = tmp_path / "report.json"
-    report.write_text("{}")
+    (tmp_path / "m").mkdir()
+    for name in RECORD.files:
+        (tmp_path / name).write_text("{}")
     said: list[str] = []
-    assert tracking.log(RECORD, [report], said.append), said
+    assert tracking.log(RECORD, tmp_path, said.append), said
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{tmp_path}/runs.db")
@@ -46,18 +47,20 @@ def test_stage_is_a_run_with_its_parameters_figures_and_report(
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_tracker_that_is_away_is_said_and_costs_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     said: list[str] = []
-    assert not tracking.log(RECORD, say=said.append)
+    assert not tracking.log(RECORD, tmp_path, said.append)
     assert len(said) == 1
     assert said[0].startswith("MLflow does not take this run: ")
 
 
-def test_nothing_is_logged_where_there_is_no_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_logged_where_there_is_no_mlflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     said: list[str] = []
-    assert not tracking.log(RECORD, say=said.append)
+    assert not tracking.log(RECORD, tmp_path, said.append)
     assert said == []

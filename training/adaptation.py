@@ -8,14 +8,10 @@ lost elsewhere is measured on texts held out of both.
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -28,66 +24,94 @@ from transformers import (
     PreTrainedModel,
     PrinterCallback,
     Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
     TrainingArguments,
 )
 
+from classifier import jsonl
+from classifier.jsonl import FileError
 from classifier.tokens import Tokeniser
-from training import encoders
+from training import encoders, loop, processes
+from training.encoders import EncoderError
+from training.examples import DataError, texts_of
 from training.fit import Rows, collate
+from training.loop import Clock
 from training.parameters import AdaptParameters
-from training.stage import Record, Stage, StageError
+from training.sets import Say
+from training.stage import Record, Stage, StageError, hash_inputs
+
+VERSION = 1
 
 MASKED = 0.15
 """Share of the pieces that are asked for; of these 80 % are masked, 10 % replaced by any other and
 10 % left alone (Devlin et al. 2019)."""
 IGNORED = -100
 """The label of a piece that is not asked for."""
-WHOLE = "whole"
-"""The file that says that a checkpoint was written to its end."""
 POOL = 32
 """Batches of like length are cut from so many batches' rows."""
 
-Say = Callable[[str], None]
+ENCODER = "encoder"
+"""The result of the stage, in its directory: what teacher.encoder and student.encoder can name."""
 
 
 def make(
-    parameters: AdaptParameters,
-    offers: Sequence[str],
-    general: Sequence[str],
-    out: Path,
-    say: Say = lambda line: None,
+    parameters: AdaptParameters, offers: Path, general: Path | None, out: Path, say: Say
 ) -> Record:
-    """The stage: texts of offers and general ones in, `out`/encoder adapted to the first.
+    """Offers and general text in, `out`/encoder adapted to the first.
 
-    Offers' texts are as the recipe makes them, prefix included. An encoder that comes without the
-    head of a masked-language model gets one first, trained while the encoder stands still: else the
-    loss before would be that of a random head. Raises StageError, EncoderError.
+    `general` is a text a line. An encoder that comes without the head of a masked-language model
+    gets one first, trained while the encoder stands still: else the loss before would be that of a
+    random head. Raises StageError, DataError.
     """
-    if parameters.replay and not general:
+    if parameters.replay and general is None:
         raise StageError("replay needs general texts: give some, or set adapt.replay to 0")
-    inputs = {
-        "encoder": encoders.sha256(parameters.encoder),
-        "offers": _hash(offers),
-        "general": _hash(general),
-    }
-    stage = Stage("adapt", out, parameters, inputs)
-    if (record := stage.done()) is not None:
-        return record
-    parts = stage.begin()
+    if parameters.accumulation % processes.count():
+        raise StageError(
+            f"adapt: {parameters.accumulation} batches of a step cannot be dealt out evenly among"
+            f" {processes.count()} processes: change adapt.accumulation"
+        )
+    inputs = hash_inputs({"offers": offers} | ({} if general is None else {"general": general}))
+    try:
+        inputs["encoder"] = encoders.sha256(parameters.encoder)
+        stage = Stage("adapt", out, parameters, inputs, version=VERSION)
+        if (record := stage.done()) is not None:
+            return record
+        parts = stage.begin()
+        tokenizer = encoders.load_tokenizer(parameters.encoder)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(parameters.seed)  # a head that does not come along is random
+            model = encoders.load_model(AutoModelForMaskedLM, parameters.encoder)
+        summary = _adapt(model, tokenizer, parameters, offers, general, parts, say)
+        encoder = out / ENCODER
+        with processes.lead_first():
+            if processes.leads():
+                encoders.save(encoder, model.cpu(), _uncut(tokenizer))
+    except EncoderError as error:
+        raise StageError(str(error)) from error
+    return stage.finish(summary, {f"{ENCODER}/{file.name}": file for file in encoder.iterdir()})
+
+
+def _adapt(
+    model: PreTrainedModel,
+    tokenizer: Tokenizer,
+    parameters: AdaptParameters,
+    offers: Path,
+    general: Path | None,
+    parts: Path,
+    say: Say,
+) -> dict[str, Any]:
+    """Trains the model in place; gives what the stage says of that."""
+    torch.set_num_threads(processes.threads())
     rng = np.random.default_rng(parameters.seed)
-    tokenizer = encoders.load_tokenizer(parameters.encoder)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(parameters.seed)  # a head that does not come along is random
-        model = encoders.load_model(AutoModelForMaskedLM, parameters.encoder)
+    read = {"offers": texts_of(offers, parameters.recipe()), "general": _lines(general)}
     tokeniser = Tokeniser(tokenizer, parameters.max_tokens)
     masks = Masks(tokenizer, model)
-    domain, domain_held = _hold_out(_encode(tokeniser, offers), parameters.held_out, rng)
-    other, other_held = _hold_out(_encode(tokeniser, general), parameters.held_out, rng)
+    domain, domain_held = _hold_out(_encode(tokeniser, read["offers"]), parameters.held_out, rng)
+    other, other_held = _hold_out(_encode(tokeniser, read["general"]), parameters.held_out, rng)
     if not domain_held or (parameters.replay and not other):
-        raise StageError(f"{len(offers)} offers and {len(general)} general texts are too few")
+        raise StageError(
+            f"{len(read['offers'])} texts of offers and {len(read['general'])} general ones"
+            " are too few"
+        )
     say(f"{len(domain):,} offers and {len(other):,} general texts, others held out")
 
     def measured() -> dict[str, float]:
@@ -107,21 +131,26 @@ def make(
     after = measured()
     for name in before:
         say(f"{name}: loss {before[name]:.3f} before, {after[name]:.3f} after")
-    encoder = out / "encoder"
-    encoders.save(encoder, model, _uncut(tokenizer))
-    return stage.finish(
-        {
-            "loss_before": before,
-            "loss_after": after,
-            "gain": round(before["offers"] - after["offers"], 4),
-            "forgotten": round(after["general"] - before["general"], 4) if other_held else None,
-            "texts": {"offers": len(domain), "general": len(other)},
-            "batches": len(steps),
-            "rate": rate,
-            "head_came_along": has_head,
-        },
-        {f"encoder/{file.name}": file for file in encoder.iterdir()},
-    )
+    return {
+        "loss_before": before,
+        "loss_after": after,
+        "gain": round(before["offers"] - after["offers"], 4),
+        "forgotten": round(after["general"] - before["general"], 4) if other_held else None,
+        "texts": {"offers": len(domain), "general": len(other)},
+        "batches": len(steps),
+        "rate": rate,
+        "head_came_along": has_head,
+    }
+
+
+def _lines(path: Path | None) -> list[str]:
+    """The lines of a file of text, plain or gzipped, each once, sorted. Raises DataError."""
+    if path is None:
+        return []
+    try:
+        return sorted({line for raw in jsonl.read(path) if (line := raw.decode().strip())})
+    except (FileError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: is no text in UTF-8: {error}") from error
 
 
 class Masks:
@@ -248,27 +277,6 @@ class _Trainer(Trainer):
         )
 
 
-class _Clock(TrainerCallback):
-    """When to keep a checkpoint: every few minutes, and at the end."""
-
-    def __init__(self, minutes: float) -> None:
-        self._every = 60 * minutes
-        self._last = time.monotonic()
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        ended = state.global_step == state.max_steps
-        if ended or time.monotonic() - self._last >= self._every:
-            control.should_save = True
-            self._last = time.monotonic()
-
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        (Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / WHOLE).touch()
-
-
 def _run(
     model: PreTrainedModel,
     batches: Batches,
@@ -277,59 +285,36 @@ def _run(
     checkpoints: Path,
 ) -> None:
     """Train what of the model is not frozen, from the last whole checkpoint on."""
-    on_gpu = torch.cuda.is_available()
-    half = parameters.precision == "bf16" or (
-        parameters.precision == "auto" and on_gpu and torch.cuda.is_bf16_supported()
-    )
     arguments = TrainingArguments(
         output_dir=str(checkpoints),
         num_train_epochs=1,  # the batches are those of all passes
         per_device_train_batch_size=1,  # a batch is one item here
-        gradient_accumulation_steps=parameters.accumulation,
+        # The batches of a step are dealt out among the processes.
+        gradient_accumulation_steps=parameters.accumulation // processes.count(),
         learning_rate=rate,
         lr_scheduler_type="cosine",
         warmup_steps=parameters.warm_up,
         weight_decay=parameters.weight_decay,
         train_sampling_strategy="sequential",
-        bf16=half,
-        use_cpu=not on_gpu,
-        seed=parameters.seed,
-        dataloader_pin_memory=on_gpu,
-        save_strategy="no",  # the clock says when
-        save_total_limit=2,
-        logging_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        remove_unused_columns=False,
+        **loop.usual(parameters.seed, parameters.precision),
     )
-    trainer = _Trainer(
-        model,
-        arguments,
-        data_collator=lambda items: items[0],
-        train_dataset=batches,
-        callbacks=[_Clock(parameters.checkpoint_minutes)],
-    )
-    trainer.model_accepts_loss_kwargs = False  # the loss above is a batch's mean
-    trainer.remove_callback(PrinterCallback)  # standard output is the command's result
-    with encoders.quiet():
-        trainer.train(resume_from_checkpoint=_last(checkpoints))
+    with processes.bar("adapt") as show, encoders.quiet():
+        trainer = _Trainer(
+            model,
+            arguments,
+            data_collator=lambda items: items[0],
+            train_dataset=batches,
+            callbacks=[Clock(parameters.checkpoint_minutes, parameters.batch, show)],
+        )
+        trainer.model_accepts_loss_kwargs = False  # the loss above is a batch's mean
+        trainer.remove_callback(PrinterCallback)  # standard output is the command's result
+        trainer.train(resume_from_checkpoint=loop.last(checkpoints))
     if not all(bool(torch.isfinite(weights).all()) for weights in model.parameters()):
         raise StageError(f"training diverged at a rate of {rate:g}: weights are not finite")
 
 
-def _last(checkpoints: Path) -> str | None:
-    """The last checkpoint that is whole; others are removed."""
-    found = []
-    for path in checkpoints.glob("checkpoint-*"):
-        if (path / WHOLE).is_file():
-            found.append((int(path.name.removeprefix("checkpoint-")), path))
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-    return str(max(found)[1]) if found else None
-
-
 def _encode(tokeniser: Tokeniser, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-    rows, _ = tokeniser.encode(sorted(set(texts)))
+    rows, _ = tokeniser.encode(list(texts))
     return [np.array(row, dtype=np.int64) for row in rows]
 
 
@@ -345,10 +330,3 @@ def _hold_out(
 def _uncut(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.no_truncation()
     return tokenizer
-
-
-def _hash(texts: Sequence[str]) -> str:
-    digest = hashlib.sha256()
-    for text in sorted(set(texts)):
-        digest.update(msgspec.json.encode(text))
-    return digest.hexdigest()

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
+from training import processes
+
 if TYPE_CHECKING:
     from training.parameters import Parameters
     from training.stage import Record
@@ -41,15 +43,21 @@ ValidationSet = Annotated[Path, typer.Option(help="Validation set, Parquet.")]
 
 PIPELINE = Path("pipeline.yaml")
 
+TOGETHER = ("adapt", "teacher", "student")
+"""Commands that torchrun or accelerate launch may run in several processes."""
+
 
 @app.callback()
-def main() -> None:
+def main(context: typer.Context) -> None:
     """Train models and judge them, a stage a command.
 
     A stage that was finished with the same inputs and parameters does nothing. Of those that were
-    killed, dataset, baseline, teacher and student go on where they were, and the others, which
-    take seconds, start over. Figures go to MLflow where that is installed.
+    killed, dataset, baseline, adapt, teacher and student go on where they were, and the others,
+    which take a minute at most, start over. torchrun and accelerate launch may run adapt, teacher
+    and student in several processes. Figures go to MLflow where that is installed.
     """
+    if processes.count() > 1 and context.invoked_subcommand not in TOGETHER:
+        _fail(f"{context.invoked_subcommand} runs in one process", 2)
 
 
 @app.command()
@@ -97,6 +105,7 @@ def dataset(
             lambda: stage.make(
                 parameters.dataset, lake, taxonomy, known, out, _say, engine=engine, edition=edition
             ),
+            ["dataset.json"],
         )
 
 
@@ -163,6 +172,24 @@ def baseline(
             out,
             lambda: stage.make(parameters.baseline, train, validation, taxonomy, out, _say),
         )
+
+
+@app.command()
+def adapt(
+    out: Out,
+    offers: Annotated[Path, typer.Option(help="Offers, labelled or not, Parquet or JSONL.")],
+    general: Annotated[
+        Path | None,
+        typer.Option(help="General text, a passage a line, for what must not be forgotten."),
+    ] = None,
+    pipeline: Pipeline = PIPELINE,
+    overrides: Overrides = None,
+) -> None:
+    """Go on with an encoder's masked-language pretraining, on offers: OUT/encoder."""
+    with _stage(pipeline, overrides) as parameters:
+        from training import adaptation as stage
+
+        _run(out, lambda: stage.make(parameters.adapt, offers, general, out, _say))
 
 
 @app.command()
@@ -324,6 +351,7 @@ def evaluate(
                 _say,
                 dataset=dataset,
             ),
+            [stage.REPORT, stage.PAGE],
         )
 
 
@@ -417,6 +445,10 @@ def _errors() -> Iterator[None]:
         _fail(f"training needs {error.name}: pip install 'offer-classifier[train]'", 2)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}", 1)
+    except processes.LeftError as error:
+        if not processes.leads():
+            raise typer.Exit(1) from None  # the one that left says why
+        _fail(str(error), 1)
     except Exception as error:
         if not _is_told(error):
             raise
@@ -444,17 +476,20 @@ def _is_told(error: Exception) -> bool:
     return isinstance(error, told)
 
 
-def _run(out: Path, make: Callable[[], Record]) -> None:
+def _run(out: Path, make: Callable[[], Record], files: Sequence[str] = ()) -> None:
     """Runs a stage, logs it unless it was done already, and prints one line of JSON."""
     from training import tracking
     from training.stage import read_record
 
     before = read_record(out)
     record = make()
+    processes.leave()
+    if not processes.leads():
+        return
     if record == before:
         _say(f"{out}: is done already")
     else:
-        tracking.log(record, out, _say)
+        tracking.log(record, [out / name for name in files], _say)
     typer.echo(json.dumps({"stage": record.stage, "seconds": record.seconds, **record.summary}))
 
 
@@ -471,9 +506,11 @@ def _named(pairs: Sequence[str]) -> dict[str, Path]:
 
 
 def _say(line: str) -> None:
-    typer.echo(line, err=True)
+    if processes.leads():
+        typer.echo(line, err=True)
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"error: {message}", err=True)
+    where = "" if processes.leads() else f" in process {processes.number()}"
+    typer.echo(f"error{where}: {message}", err=True)
     raise typer.Exit(code)

@@ -145,6 +145,11 @@ def examples(offers: Iterable[tuple[Offer, str]], recipe: TextRecipe) -> Example
     )
 
 
+def texts_of(path: Path, recipe: TextRecipe) -> list[str]:
+    """The texts of a file's offers, labelled or not, each once, sorted. Raises DataError."""
+    return sorted({text for offer in read_offers(path) if (text := recipe.text(offer))})
+
+
 def limit(given: Examples, most: int, rng: np.random.Generator) -> Examples:
     """At most so many of the examples, drawn at random, but none of a label's last few."""
     if len(given.texts) <= most:

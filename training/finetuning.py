@@ -9,15 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from classifier import cpu
 from classifier.encoder import OfferEncoder, longest_input
-from classifier.progress import bar
 from classifier.tokens import Tokeniser
 from compile import checkpoint
 from compile.build import versions
 from compile.checkpoint import Checkpoint
 from compile.verify import golden_answers
-from training import calibration, loop, pruning
+from training import calibration, loop, processes, pruning
 from training.distillation import UNLABELLED, Learner
 from training.embeddings import answers, embed
 from training.encoders import Encoder
@@ -56,9 +54,15 @@ def finetune(
     """Train the encoder under a new head, and write it to `out`, calibrated on validation.
 
     Its vocabulary is pruned first where `parameters` say so. `parts` keeps the loop's checkpoints;
-    `origin` goes into the report. Raises StageError.
+    `origin` goes into the report. Several processes train together and the first one writes. Raises
+    StageError.
     """
-    torch.set_num_threads(cpu.quota())
+    if parameters.batch % processes.count():
+        raise StageError(
+            f"{name}: a batch of {parameters.batch} cannot be dealt out evenly among"
+            f" {processes.count()} processes: change {name}.batch"
+        )
+    torch.set_num_threads(processes.threads())
     encoder, pruned = _pruned(name, encoder, sets, parameters, lesson, say)
     torch.manual_seed(parameters.seed)
     model = OfferEncoder(encoder.model, len(sets.labels))
@@ -78,7 +82,7 @@ def finetune(
         f" {np.mean([len(row) for row in data.rows]):.0f} tokens each"
     )
     try:
-        with bar(name) as show:
+        with processes.bar(name) as show:
             loop.fit(
                 learner,
                 data,
@@ -90,7 +94,38 @@ def finetune(
             )
     except FloatingPointError as error:
         raise StageError(f"{name}: {error}; a lower rate may help") from error
+    with processes.lead_first():
+        if not processes.leads():
+            return Checkpoint.load(out / CHECKPOINT)
+        return _write(
+            name,
+            model,
+            encoder,
+            rows,
+            sets,
+            parameters,
+            out,
+            say,
+            unlabelled=len(data.rows) - len(rows),
+            origin={"pruned": pruned, **origin},
+        )
 
+
+def _write(
+    name: str,
+    model: OfferEncoder,
+    encoder: Encoder,
+    rows: Rows,
+    sets: Sets,
+    parameters: EncoderParameters,
+    out: Path,
+    say: Say,
+    *,
+    unlabelled: int,
+    origin: dict[str, Any],
+) -> Checkpoint:
+    """The trained model as a checkpoint, calibrated. `rows` are the training texts' ids."""
+    tokeniser = Tokeniser(encoder.tokenizer, parameters.max_tokens)
     held = encode(tokeniser, sets.validation.texts)
     logits = answers(model, embed(model, held, tokeniser.pad_id))
     calibrated = calibration.fit(logits, sets.validation.labels, parameters.right_share)
@@ -124,13 +159,12 @@ def finetune(
                 "weights": sum(weights.numel() for weights in model.parameters()),
                 "rows": {
                     "training": len(rows),
-                    "unlabelled": len(data.rows) - len(rows),
+                    "unlabelled": unlabelled,
                     "validation": len(held),
                     "without_text": sets.training.without_text,
                 },
                 "labels": len(sets.labels),
                 "validation": figures,
-                "pruned": pruned,
                 **origin,
             },
         ),

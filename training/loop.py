@@ -28,10 +28,10 @@ from transformers import (
     TrainingArguments,
 )
 
-from training import distillation
+from training import distillation, processes
 from training.distillation import UNLABELLED, Learner
 from training.fit import Rows, collate
-from training.parameters import LoopParameters
+from training.parameters import LoopParameters, Precision
 
 WHOLE = "whole"
 """The file that says that a checkpoint was written to its end."""
@@ -67,7 +67,7 @@ def fit(
     """
     batches = Batches(data, parameters)
     trainer = _Trainer(learner, data, parameters, batches, pad_id, checkpoints, loss_weight, show)
-    trainer.train(resume_from_checkpoint=_last(checkpoints))
+    trainer.train(resume_from_checkpoint=last(checkpoints))
     if not all(bool(torch.isfinite(weights).all()) for weights in learner.parameters()):
         raise FloatingPointError("training ended with weights that are not finite")
     learner.eval()
@@ -190,7 +190,7 @@ class _Trainer(Trainer):
             arguments,
             train_dataset=_Rows(len(data.rows)),
             optimizers=(optimiser, None),
-            callbacks=[_Clock(parameters, show)],
+            callbacks=[Clock(parameters.checkpoint_minutes, parameters.batch, show)],
         )
         self.remove_callback(PrinterCallback)  # standard output is the command's result
 
@@ -235,12 +235,15 @@ class _Trainer(Trainer):
         )
 
 
-class _Clock(TrainerCallback):
-    """When to keep a checkpoint, and what is shown meanwhile."""
+class Clock(TrainerCallback):
+    """When to keep a checkpoint, every so many minutes and at the end, and what is shown meanwhile.
 
-    def __init__(self, parameters: LoopParameters, show: Show) -> None:
-        self._every = 60 * parameters.checkpoint_minutes
-        self._rows = parameters.batch * parameters.accumulation
+    `batch` is the number of rows that the Trainer takes for one item of its data.
+    """
+
+    def __init__(self, minutes: float, batch: int, show: Show) -> None:
+        self._every = 60 * minutes
+        self._batch = batch
         self._show = show
         self._last = time.monotonic()
 
@@ -252,8 +255,11 @@ class _Clock(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         step = state.global_step
-        self._show(step / state.max_steps, step * self._rows, "training")
-        if args.world_size > 1:
+        rows = step * self._batch * args.gradient_accumulation_steps
+        self._show(step / state.max_steps, rows, "training")
+        if step == state.max_steps:
+            control.should_save = True
+        elif args.world_size > 1:
             # Every process has to save in the same step, and their clocks differ.
             control.should_save = step % 500 == 0
         elif time.monotonic() - self._last >= self._every:
@@ -267,16 +273,12 @@ class _Clock(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
+        processes.wait()  # each has written the state of its own random numbers
         if args.should_save:
-            assert args.output_dir is not None
-            (Path(args.output_dir) / f"checkpoint-{state.global_step}" / WHOLE).touch()
+            (Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / WHOLE).touch()
 
 
 def _arguments(parameters: LoopParameters, batches: int, checkpoints: Path) -> TrainingArguments:
-    on_gpu = torch.cuda.is_available()
-    half = parameters.precision == "bf16" or (
-        parameters.precision == "auto" and on_gpu and torch.cuda.is_bf16_supported()
-    )
     return TrainingArguments(
         output_dir=str(checkpoints),
         max_steps=-(-batches // parameters.accumulation),
@@ -286,28 +288,37 @@ def _arguments(parameters: LoopParameters, batches: int, checkpoints: Path) -> T
         lr_scheduler_type="linear",
         warmup_steps=parameters.warm_up,
         max_grad_norm=1.0,
-        bf16=half,
-        use_cpu=not on_gpu,
-        seed=parameters.seed,
         accelerator_config={"split_batches": True},  # a batch is dealt out, whoever is there
-        dataloader_pin_memory=on_gpu,
         ddp_find_unused_parameters=False,
-        save_strategy="no",  # the clock says when
-        save_total_limit=2,
-        eval_strategy="no",
-        logging_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        remove_unused_columns=False,
+        **usual(parameters.seed, parameters.precision),
     )
 
 
-def _last(checkpoints: Path) -> str | None:
+def usual(seed: int, precision: Precision) -> dict[str, Any]:
+    """The Trainer's arguments that every loop has: where it runs, and that it says nothing."""
+    on_gpu = torch.cuda.is_available()
+    has_it = on_gpu and torch.cuda.is_bf16_supported()
+    return {
+        "bf16": precision == "bf16" or (precision == "auto" and has_it),
+        "use_cpu": not on_gpu,
+        "seed": seed,
+        "dataloader_pin_memory": on_gpu,
+        "save_strategy": "no",  # the clock says when
+        "save_total_limit": 2,
+        "eval_strategy": "no",
+        "logging_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+    }
+
+
+def last(checkpoints: Path) -> str | None:
     """The last checkpoint that is whole; others are removed."""
     found = []
     for path in checkpoints.glob("checkpoint-*"):
         if (path / WHOLE).is_file():
             found.append((int(path.name.removeprefix("checkpoint-")), path))
-        else:
+        elif processes.leads():
             shutil.rmtree(path, ignore_errors=True)
     return str(max(found)[1]) if found else None

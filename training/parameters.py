@@ -20,6 +20,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Rate = Annotated[float, Field(gt=0)]
 Positive = Annotated[int, Field(ge=1)]
+Precision = Literal["auto", "fp32", "bf16"]
 
 
 class ParameterError(Exception):
@@ -117,7 +118,7 @@ class LoopParameters(_Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.05
     balance: Literal["none", "sampling", "logits"] = "none"  # what is done for rare categories
-    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on a GPU that has it
+    precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     checkpoint_minutes: Annotated[float, Field(ge=0)] = 10.0  # between checkpoints
 
 
@@ -207,7 +208,7 @@ class AdaptParameters(_Texts):
     head_rate: Rate = 1e-3
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     held_out: Positive = 2_000  # texts of each kind that are measured on, a tenth at most
-    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 on a GPU that has it
+    precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     checkpoint_minutes: Annotated[float, Field(ge=0)] = 10.0  # between checkpoints
 
 

@@ -16,10 +16,9 @@ import torch
 from classifier import cpu
 from classifier.encoder import OfferEncoder
 from classifier.progress import bar
-from classifier.text import TextRecipe
 from classifier.tokens import Tokeniser
 from training import encoders, fit
-from training.examples import examples, hold_out, read_labelled, read_offers
+from training.examples import examples, hold_out, read_labelled, texts_of
 from training.fit import Schedule
 from training.parameters import OwnEncoderParameters
 from training.scratch import HELD_OUT, Shape, encode
@@ -45,7 +44,8 @@ def make(
     stage.begin()
     recipe = parameters.recipe()
     given = examples(read_labelled(train), recipe)
-    texts = sorted({*given.texts, *_texts(transfer, recipe)})
+    unlabelled = [] if transfer is None else texts_of(transfer, recipe)
+    texts = sorted({*given.texts, *unlabelled})
     rng = np.random.default_rng(parameters.seed)
     training, held = hold_out(given, HELD_OUT, MOST_HELD_OUT, rng)
     encoder = encoders.make(texts, _shape(parameters), parameters.seed)
@@ -97,8 +97,3 @@ def _shape(parameters: OwnEncoderParameters) -> Shape:
         max_tokens=parameters.max_tokens,
         dropout=parameters.dropout,
     )
-
-
-def _texts(transfer: Path | None, recipe: TextRecipe) -> set[str]:
-    offers = () if transfer is None else read_offers(transfer)
-    return {text for offer in offers if (text := recipe.text(offer))}

@@ -27,6 +27,7 @@ from pydantic import BaseModel
 
 from classifier.artifact import file_hash
 from classifier.whole_file import appearing
+from training import processes
 
 RECORD = "stage.json"
 MARK = ".stage"
@@ -77,7 +78,8 @@ class Stage:
         self._release: Callable[[], object] = lambda: None
         try:
             out.mkdir(parents=True, exist_ok=True)
-            self._check_own()
+            if processes.leads():  # to the others it looks half made when they come
+                self._check_own()
         except OSError as error:
             raise StageError(f"{out}: cannot be made or read: {error.strerror}") from error
 
@@ -96,22 +98,26 @@ class Stage:
 
         Parts of other inputs are removed, and so are the record that says "done" and what a killed
         run was writing. Until `finish`, or until the stage is forgotten, no other run can begin in
-        this directory. Raises StageError.
+        this directory. Of several processes of one run the first does that, and the others wait.
+        Raises StageError.
         """
+        if not processes.leads():
+            processes.wait()
+            return self._own_parts()
         try:
             self._take()
             (self.out / RECORD).unlink(missing_ok=True)
-            parts = self.out / PARTS
-            own = parts / self.fingerprint[:16]
+            own = self._own_parts()
             own.mkdir(parents=True, exist_ok=True)
             halves = [*self.out.glob(".*.part"), *self.out.glob(".staging-*")]
-            for other in (*halves, *(part for part in parts.iterdir() if part != own)):
+            for other in (*halves, *(part for part in own.parent.iterdir() if part != own)):
                 if other.is_dir() and not other.is_symlink():
                     shutil.rmtree(other)
                 else:
                     other.unlink()
         except OSError as error:
             raise StageError(f"{self.out}: cannot be written: {error.strerror}") from error
+        processes.wait()
         return own
 
     def finish(self, summary: Mapping[str, Any], results: Mapping[str, Path]) -> Record:
@@ -125,10 +131,15 @@ class Stage:
             summary=dict(summary),
             seconds=round(time.monotonic() - self._started, 1),
         )
+        if not processes.leads():
+            return record
         write_json(self.out / RECORD, record)
         shutil.rmtree(self.out / PARTS, ignore_errors=True)
         self._release()
         return record
+
+    def _own_parts(self) -> Path:
+        return self.out / PARTS / self.fingerprint[:16]
 
     def _check_own(self) -> None:
         """Raises StageError where the directory holds what this stage has not made."""

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import torch
 
-from classifier.progress import bar
 from classifier.text import TextRecipe
 from compile.checkpoint import Checkpoint, CheckpointError
-from training import encoders, finetuning, sets
+from training import encoders, finetuning, processes, sets
 from training.embeddings import Store, embedder
 from training.encoders import Encoder, EncoderError
 from training.examples import read_labelled, read_offers
@@ -93,10 +92,11 @@ def _lesson(
     unlabelled = [] if transfer is None else transfer_texts(transfer, recipe, more)
     texts += [text for _, text in unlabelled]
     model, tokeniser = teacher.encoder(), teacher.tokeniser()
+    torch.set_num_threads(processes.threads())
     if torch.cuda.is_available():
         model.cuda()
     say(f"{len(texts):,} texts for the teacher to embed, where it has not yet")
-    with bar("the teacher's embeddings") as show:
+    with processes.lead_first(), processes.bar("the teacher's embeddings") as show:
         targets = Store(kept, teacher.hash).get(texts, embedder(model, tokeniser), show)
     return Lesson(targets, [text for text, _ in unlabelled], parameters.loss_weight)
 

@@ -10,18 +10,23 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
+from typer.testing import CliRunner
 
+from classifier.offer import Offer
 from classifier.tokens import Tokeniser
 from compile.verify import one_thread
 from training import adaptation, encoders
 from training.adaptation import IGNORED, MASKED, Batches, Masks
-from training.encoders import EncoderError
+from training.cli import app
+from training.examples import DataError
 from training.fit import collate
 from training.parameters import AdaptParameters
 from training.scratch import Shape
@@ -29,7 +34,8 @@ from training.stage import StageError
 from training.tiny import tiny_offers
 
 SHAPE = Shape(pieces=400, hidden=16, layers=1, heads=2, inner=16, max_tokens=24, dropout=0.1)
-OFFERS = [f"{offer.title} | {offer.brand}" for offer, _ in tiny_offers(each=6)]
+OFFERS = [offer for offer, _ in tiny_offers(each=6)]
+TEXTS = [f"{offer.title} | {offer.brand}" for offer in OFFERS]
 _NOUNS = ("river", "mayor", "winter", "village", "teacher", "ship", "letter", "garden")
 _VERBS = ("remembers", "follows", "crosses", "forgets", "describes")
 GENERAL = [
@@ -38,8 +44,16 @@ GENERAL = [
 ]  # fmt: skip
 
 
+class Files(NamedTuple):
+    """What the stage reads."""
+
+    offers: Path
+    general: Path
+
+
 @pytest.fixture(autouse=True)
-def _on_one_thread() -> Iterator[None]:
+def _on_one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("classifier.cpu.quota", lambda: 1)
     with one_thread():
         yield
 
@@ -47,13 +61,31 @@ def _on_one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("encoder") / "bert"
-    made = encoders.make([*OFFERS, *GENERAL], SHAPE)
+    made = encoders.make([*TEXTS, *GENERAL], SHAPE)
     encoders.save(path, made.model, made.tokenizer)
     return path
 
 
+def written(path: Path, offers: list[Offer] = OFFERS, general: list[str] = GENERAL) -> Files:
+    """The texts as the files that the stage reads."""
+    files = Files(path / "offers.jsonl", path / "general.txt")
+    files.offers.write_bytes(b"\n".join(map(msgspec.json.encode, offers)))
+    files.general.write_text("\n".join(general), encoding="utf-8")
+    return files
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return written(tmp_path_factory.mktemp("texts"))
+
+
+def say(line: str) -> None:
+    assert "\n" not in line
+
+
 def parameters(encoder: Path, **changes: object) -> AdaptParameters:
     given: dict[str, object] = {
+        "fields": {"title": 200, "brand": 40},
         "encoder": str(encoder), "max_tokens": 24, "epochs": 3, "batch": 16, "replay": 0.25,
         "original_rate": 3e-2, "head_batches": 5, "held_out": 60,
     }  # fmt: skip
@@ -61,10 +93,10 @@ def parameters(encoder: Path, **changes: object) -> AdaptParameters:
 
 
 def test_adapted_encoder_knows_offers_better_and_is_an_encoder(
-    encoder: Path, tmp_path: Path
+    encoder: Path, files: Files, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    record = adaptation.make(parameters(encoder), OFFERS, GENERAL, tmp_path / "out", said.append)
+    record = adaptation.make(parameters(encoder), *files, tmp_path / "out", said.append)
     summary = record.summary
     assert summary["gain"] == pytest.approx(
         summary["loss_before"]["offers"] - summary["loss_after"]["offers"], abs=1e-4
@@ -80,7 +112,7 @@ def test_adapted_encoder_knows_offers_better_and_is_an_encoder(
     masks = Masks(tokenizer, model)
     rng = np.random.default_rng(0)
     tokeniser = Tokeniser(tokenizer, 24)
-    _, held = adaptation._hold_out(adaptation._encode(tokeniser, OFFERS), 60, rng)
+    _, held = adaptation._hold_out(adaptation._encode(tokeniser, sorted(set(TEXTS))), 60, rng)
     assert adaptation.loss(model, held, masks) == summary["loss_after"]["offers"]
     adapted = encoders.load(path)
     assert torch.equal(
@@ -89,25 +121,26 @@ def test_adapted_encoder_knows_offers_better_and_is_an_encoder(
     )
     # Its head comes along to the next time.
     again = adaptation.make(
-        parameters(Path(path), epochs=1), OFFERS, GENERAL, tmp_path / "again", said.append
+        parameters(Path(path), epochs=1), *files, tmp_path / "again", said.append
     )
     assert again.summary["head_came_along"]
     assert again.summary["loss_before"] == summary["loss_after"]
     # And done is done.
     before = len(said)
-    same = adaptation.make(parameters(encoder), OFFERS, GENERAL, tmp_path / "out", said.append)
+    same = adaptation.make(parameters(encoder), *files, tmp_path / "out", said.append)
     assert same == record
     assert len(said) == before
 
 
-def test_replay_keeps_what_was_known(encoder: Path, tmp_path: Path) -> None:
+def test_replay_keeps_what_was_known(encoder: Path, files: Files, tmp_path: Path) -> None:
     """The same encoder, which knows general text, adapted with replay and without."""
     knows = parameters(encoder, replay=0.0, epochs=4)
-    adaptation.make(knows, GENERAL, [], tmp_path / "general")
+    prose = written(tmp_path, [Offer(str(i), title=text) for i, text in enumerate(GENERAL)])
+    adaptation.make(knows, prose.offers, None, tmp_path / "general", say)
     forgotten = {}
     for replay in (0.0, 0.5):
         adapt = parameters(tmp_path / "general" / "encoder", replay=replay, epochs=2)
-        record = adaptation.make(adapt, OFFERS, GENERAL, tmp_path / str(replay))
+        record = adaptation.make(adapt, *files, tmp_path / str(replay), say)
         assert record.summary["gain"] > 0
         forgotten[replay] = record.summary["forgotten"]
     assert forgotten[0.5] < forgotten[0.0]
@@ -116,15 +149,16 @@ def test_replay_keeps_what_was_known(encoder: Path, tmp_path: Path) -> None:
 _KILLED = """
 import json, sys
 from pathlib import Path
-from classifier.tokens import Tokeniser
+from classifier import cpu
 from compile.verify import one_thread
 from training import adaptation
-from training.fit import collate
 from training.parameters import AdaptParameters
 given = json.loads(sys.stdin.read())
+cpu.quota = lambda: 1
 with one_thread():
     parameters = AdaptParameters.model_validate(given["parameters"])
-    adaptation.make(parameters, given["offers"], given["general"], Path(given["out"]))
+    paths = [Path(given[name]) for name in ("offers", "general", "out")]
+    adaptation.make(parameters, *paths, print)
 """
 
 
@@ -134,14 +168,14 @@ def _reached(out: Path, step: int) -> bool:
 
 
 def test_killed_run_ends_with_the_very_weights_of_an_undisturbed_one(
-    encoder: Path, tmp_path: Path
+    encoder: Path, files: Files, tmp_path: Path
 ) -> None:
     settings = parameters(encoder, checkpoint_minutes=0.0, epochs=1, head_batches=3)
-    adaptation.make(settings, OFFERS, GENERAL, tmp_path / "undisturbed")
+    adaptation.make(settings, *files, tmp_path / "undisturbed", say)
     given = {
         "parameters": settings.model_dump(),
-        "offers": OFFERS,
-        "general": GENERAL,
+        "offers": str(files.offers),
+        "general": str(files.general),
         "out": str(tmp_path / "killed"),
     }
     process = subprocess.Popen([sys.executable, "-c", _KILLED], stdin=subprocess.PIPE, text=True)
@@ -159,7 +193,7 @@ def test_killed_run_ends_with_the_very_weights_of_an_undisturbed_one(
     # One that was torn while it was written is none.
     torn = next((tmp_path / "killed").glob("parts/*/encoder")) / "checkpoint-9999"
     torn.mkdir()
-    record = adaptation.make(settings, OFFERS, GENERAL, tmp_path / "killed")
+    record = adaptation.make(settings, *files, tmp_path / "killed", say)
     weights = [
         load_file(tmp_path / name / "encoder" / "model.safetensors")
         for name in ("undisturbed", "killed")
@@ -229,20 +263,34 @@ def test_batches_hold_every_offer_once_a_pass_and_the_share_of_general_text(
     assert none.general_rows.shape == (8, 0)
 
 
-@pytest.mark.parametrize(
-    ("offers", "general", "message"),
-    [
-        (OFFERS, [], "replay needs general texts: give some, or set adapt.replay to 0"),
-        (OFFERS[:5], GENERAL, "5 offers and 320 general texts are too few"),
-    ],
-)
-def test_too_few_texts_are_one_line(
-    encoder: Path, tmp_path: Path, offers: list[str], general: list[str], message: str
+def test_what_it_cannot_do_is_one_line(
+    encoder: Path, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(StageError, match=f"^{message}$"):
-        adaptation.make(parameters(encoder), offers, general, tmp_path)
+    settings = parameters(encoder)
+    with pytest.raises(StageError, match=r"^replay needs general texts: give some, or set adapt"):
+        adaptation.make(settings, files.offers, None, tmp_path / "1", say)
+    few = written(tmp_path, OFFERS[:5])
+    with pytest.raises(StageError, match=r"^5 texts of offers and 320 general ones are too few$"):
+        adaptation.make(settings, *few, tmp_path / "2", say)
+    few.general.write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"general.txt: is no text in UTF-8: "):
+        adaptation.make(settings, *few, tmp_path / "3", say)
+    with pytest.raises(StageError, match="there is no such directory"):
+        adaptation.make(parameters(tmp_path / "none"), *files, tmp_path / "4", say)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(StageError, match=r"^adapt: 3 batches of a step cannot be dealt out"):
+        adaptation.make(parameters(encoder, accumulation=3), *files, tmp_path / "5", say)
 
 
-def test_missing_encoder_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(EncoderError, match="there is no such directory"):
-        adaptation.make(parameters(tmp_path / "none"), OFFERS, GENERAL, tmp_path / "out")
+def test_command_takes_what_pipeline_says(encoder: Path, files: Files, tmp_path: Path) -> None:
+    pipeline = tmp_path / "pipeline.yaml"
+    pipeline.write_text(
+        f"adapt: {{encoder: {encoder}, max_tokens: 24, head_batches: 2, replay: 0.5}}\n"
+    )
+    command = ["adapt", "--offers", files.offers, "--general", files.general]
+    command += ["--out", tmp_path / "out", "--pipeline", pipeline]
+    done = CliRunner().invoke(app, [*map(str, command)])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["stage"], told["rate"]) == ("adapt", pytest.approx(6e-5))
+    assert encoders.load(tmp_path / "out" / "encoder").pad_id == 0

@@ -18,21 +18,24 @@ changes apply or none.
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import yaml
 
-from training import strict_yaml
+from classifier.whole_file import appearing
+from training import sampling, strict_yaml
 from training.consequences import Offers, Production, Report, consequences, lines
 from training.production import read as read_production
-from training.stage import write_json
+from training.stage import StageError, write_json
 from training.taxonomy import (
     Category,
     Remap,
@@ -48,6 +51,10 @@ from training.taxonomy import (
     load,
     save,
 )
+
+if TYPE_CHECKING:
+    from training.engines import SqlEngine
+    from training.lake import Lake
 
 
 class _Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="change"):
@@ -172,46 +179,114 @@ def apply_files(
     `out` may be the taxonomy's own file. Beside it stands the report, for out.json as
     out.report.json; what it says for people goes to `say`, a line at a time. It counts the offers
     of `lake` (labelled by the edition that is changed) and of `production` (a file of counts)
-    where these are given. Raises StageError, FileError.
+    where these are given. With a lake, out.to-label.jsonl.gz has its offers that lose their label.
+    Raises StageError, FileError.
     """
     before = load(taxonomy)
     loaded = load_changes(changes)
-    try:
-        apply(before, loaded)  # what is refused is refused before a lake is read
-        offers = None if lake is None else labelled_offers(lake)
-        stored = None if production is None else read_production(production, before).counts
-        applied = apply(before, loaded, offers, stored)
-    except TaxonomyError as error:
-        raise TaxonomyError(f"{changes}: {error}") from None
-    known = set(label_ids(before))
-    if other := sum(count for (label, _), count in (offers or {}).items() if label not in known):
-        say(f"{lake}: offers with labels that edition {before.version} has not: {other:,}")
+    to_label = out.with_suffix(".to-label.jsonl.gz")
+    with contextlib.ExitStack() as stack:
+        try:
+            apply(before, loaded)  # what is refused is refused before a lake is read
+            engine = None if lake is None else stack.enter_context(_reading(lake, to_label))
+            offers = None if engine is None else labelled_offers(engine)
+            stored = None if production is None else read_production(production, before).counts
+            applied = apply(before, loaded, offers, stored)
+        except TaxonomyError as error:
+            raise TaxonomyError(f"{changes}: {error}") from None
+        known = set(label_ids(before))
+        counts = (offers or {}).items()
+        if other := sum(count for (label, _), count in counts if label not in known):
+            say(f"{lake}: offers with labels that edition {before.version} has not: {other:,}")
+        lost = None if engine is None else write_lost(engine, applied.remap, to_label)
     # The edition comes last: where it is, its report is, too.
     write_json(out.with_suffix(".report.json"), applied.report)
     save(applied.taxonomy, out)
     for line in lines(applied.report):
         say(line)
+    if lost is not None:
+        say(f"{to_label}: {lost:,} offers to label")
     return applied
 
 
-def labelled_offers(lake: str) -> dict[tuple[str, str | None], int]:
-    """The labelled offers of a lake by label and subcategory. Raises StageError."""
+# Each offer once, in the row that the data-set stage takes.
+_NEWEST = """
+WITH placed AS (
+  SELECT
+    l.offer_id, l.title, l.label, l.subcategory,
+    ROW_NUMBER() OVER (
+      PARTITION BY l.offer_id ORDER BY COALESCE(l.revision, -1) DESC, l.row_id
+    ) AS place
+  FROM lake AS l JOIN repeated AS r ON r.offer_id = l.offer_id
+)
+SELECT l.offer_id, l.title, l.label, l.subcategory
+FROM lake AS l LEFT JOIN repeated AS r ON r.offer_id = l.offer_id
+WHERE r.offer_id IS NULL AND l.offer_id IS NOT NULL
+UNION ALL
+SELECT offer_id, title, label, subcategory FROM placed WHERE place = 1
+"""
+_BY_LABEL = """
+SELECT label, subcategory, COUNT(*) FROM newest WHERE label IS NOT NULL GROUP BY label, subcategory
+"""
+_LOST = """
+SELECT n.offer_id, n.label, n.subcategory, n.title
+FROM newest AS n
+LEFT JOIN routes AS told ON told.label = n.label AND told.subcategory = n.subcategory
+JOIN routes AS rest ON rest.label = n.label AND rest.subcategory IS NULL
+WHERE CASE WHEN told.label IS NULL THEN rest.new_label ELSE told.new_label END IS NULL
+ORDER BY n.label, n.subcategory, n.offer_id
+"""
+_LOST_FIELDS = ("offer_id", "label", "subcategory", "title")
+
+
+@contextlib.contextmanager
+def _reading(where: str, beside: Path) -> Iterator[SqlEngine]:
+    """The lake's offers as the table `newest`, where it would not hold the file `beside` later."""
     from classifier import cpu
     from training import engines
     from training.lake import open_lake
 
+    lake: Lake = open_lake(where)
+    if lake.would_hold(beside):
+        raise StageError(f"{beside}: would be one of the lake's files; choose another --out")
     with tempfile.TemporaryDirectory(prefix="taxonomy-") as folder:
-        engine = engines.start("duckdb", open_lake(lake), Path(folder), "1GB", cpu.quota())
-        try:
-            rows = engine.rows(
-                "SELECT label, subcategory, COUNT(*) FROM files WHERE label IS NOT NULL"
-                " GROUP BY label, subcategory"
-            )
-        finally:
-            engine.close()
-    return msgspec.convert(
-        {(row[0], row[1]): row[2] for row in rows}, dict[tuple[str, str | None], int]
-    )
+        engine = engines.start("duckdb", lake, Path(folder), "1GB", cpu.quota())
+        with contextlib.closing(engine):
+            engine.show(sampling.VIEW, sampling.statement(sampling.VIEW, {}, engine.dialect))
+            engine.make("repeated", sampling.statement("repeated", {}, engine.dialect))
+            engine.show("newest", _NEWEST)
+            yield engine
+
+
+def labelled_offers(engine: SqlEngine) -> dict[tuple[str, str | None], int]:
+    """The labelled offers of a lake by label and subcategory. Raises StageError."""
+    counts = {(row[0], row[1]): row[2] for row in engine.rows(_BY_LABEL)}
+    return msgspec.convert(counts, dict[tuple[str, str | None], int])
+
+
+def write_lost(engine: SqlEngine, remap: Remap, path: Path) -> int:
+    """Writes the offers whose label leads to none, a line each, and gives how many they are.
+
+    They go through one by one, in the order of label, subcategory and id. Raises StageError,
+    FileError.
+    """
+    import pyarrow as pa
+
+    rows = remap.rows()
+    columns = {
+        name: pa.array([getattr(row, name) for row in rows], pa.string())
+        for name in ("label", "subcategory", "new_label")
+    }
+    engine.put("routes", pa.table(columns))
+    encoder = msgspec.json.Encoder()
+    count = 0
+    # Without a time and a name in it, the same offers are the same bytes.
+    with appearing(path) as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+        for batch in engine.batches(_LOST, _LOST_FIELDS):
+            for offer in batch.to_pylist():
+                packed.write(encoder.encode(offer) + b"\n")
+            count += batch.num_rows
+    return count
 
 
 @dataclass

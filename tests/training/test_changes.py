@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from classifier.artifact import labels_hash
+from tests.training import lakes
 from training.changes import (
     Applied,
     Change,
@@ -28,6 +30,7 @@ from training.changes import (
     load_changes,
 )
 from training.consequences import Fresh, Lost, Offers, Production, Report, Stale, Unseen, lines
+from training.stage import StageError
 from training.taxonomy import (
     Category,
     Row,
@@ -571,7 +574,72 @@ def test_files_are_written_whole_and_what_is_said_is_the_report(tmp_path: Path) 
         "  faxes (3 stored): all become printers, without a model",
         "  headphones (5,000 stored): by the new model",
         "  radios, speakers (2 stored): when there is time, tvs may draw some away",
+        f"{tmp_path}/next.to-label.jsonl.gz: 2 offers to label",
     ]
+
+
+def lost(path: Path) -> list[dict[str, str | None]]:
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+
+
+def split_headphones(folder: Path) -> tuple[Path, Path]:
+    """The shop's taxonomy, and changes: of the headphones only the sport ones have a label."""
+    save(shop(), folder / "taxonomy.json")
+    text = f"""
+        taxonomy: {shop().version}
+        changes:
+          - {{change: split, id: headphones, into: {{speakers: [sport], radios: [old]}}}}
+          - {{change: retire, id: radios}}
+          - {{change: merge, id: faxes, into: printers}}
+        """
+    return folder / "taxonomy.json", written(folder / "changes.yaml", text)
+
+
+def test_offers_that_lose_their_label_are_listed_each_once(tmp_path: Path) -> None:
+    made: list[lakes.Row] = [
+        {"offer_id": "5", "label": "headphones", "subcategory": "studio", "title": "Über"},
+        {"offer_id": "4", "label": "headphones", "subcategory": "sport"},
+        {"offer_id": "3", "label": "headphones"},
+        {"offer_id": "2", "label": "headphones", "subcategory": "old", "title": "x"},
+        {"offer_id": "1", "label": "radios", "subcategory": "sport", "title": "y"},
+        {"offer_id": "kept", "label": "faxes"},
+        {"offer_id": "stranger", "label": "phones"},
+        {"offer_id": "free", "label": None},
+        {"offer_id": None, "label": "radios"},
+        # Of these only the newest revision counts: one has got another label, one lost its own.
+        {"offer_id": "6", "label": "radios", "revision": 1},
+        {"offer_id": "6", "label": "speakers", "revision": 2},
+        {"offer_id": "7", "label": "radios", "title": "older", "revision": 1},
+        {"offer_id": "7", "label": "radios", "title": "newer", "revision": 2},
+    ]
+    lake = str(lakes.write(tmp_path / "lake" / "offers.parquet", made).parent)
+    taxonomy, changes = split_headphones(tmp_path)
+    out, said = tmp_path / "next.json", list[str]()
+    applied = apply_files(taxonomy, changes, out, said.append, lake)
+    path = tmp_path / "next.to-label.jsonl.gz"
+    assert lost(path) == [
+        {"offer_id": "2", "label": "headphones", "subcategory": "old", "title": "x"},
+        {"offer_id": "5", "label": "headphones", "subcategory": "studio", "title": "Über"},
+        {"offer_id": "3", "label": "headphones", "subcategory": None, "title": None},
+        {"offer_id": "1", "label": "radios", "subcategory": "sport", "title": "y"},
+        {"offer_id": "7", "label": "radios", "subcategory": None, "title": "newer"},
+    ]
+    assert said[-1] == f"{path}: 5 offers to label"
+    assert sum(each.offers or 0 for each in applied.report.label_lost) == 5
+    content = path.read_bytes()
+    apply_files(taxonomy, changes, out, said.append, lake)
+    assert path.read_bytes() == content
+
+
+def test_offers_to_label_are_none_of_the_lake_s(tmp_path: Path) -> None:
+    lake = lakes.write(tmp_path / "offers.jsonl", [{"offer_id": "1", "label": "radios"}]).parent
+    taxonomy, changes = split_headphones(tmp_path)
+    with pytest.raises(StageError, match=r"next\.to-label\.jsonl\.gz: would be one of the lake's"):
+        apply_files(taxonomy, changes, tmp_path / "next.json", print, str(lake))
+    assert not (tmp_path / "next.json").exists()
+    # Without a lake nobody knows them.
+    apply_files(taxonomy, changes, tmp_path / "next.json", print)
+    assert not (tmp_path / "next.to-label.jsonl.gz").exists()
 
 
 def test_nothing_to_do_is_said(tmp_path: Path) -> None:

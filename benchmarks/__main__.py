@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import encoder, linear, memory, stages, worker
+from benchmarks import encoder, linear, memory, sample_speed, stages, worker
 from benchmarks.bounds import end
 
 
@@ -15,6 +15,7 @@ def main() -> None:
         ("The encoder path", encoder.measure),
         ("Memory", memory.measure),
         ("The linear SVM", linear.measure),
+        ("The sample catalogue", sample_speed.measure),
     ):
         print(f"\n== {title}", flush=True)
         short += [f"{title}: {line}" for line in measure()]

@@ -9,7 +9,17 @@ import psutil
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import bounds, encoder, linear, memory, service, stages, worker
+from benchmarks import (
+    bounds,
+    encoder,
+    linear,
+    memory,
+    sample_difficulty,
+    sample_speed,
+    service,
+    stages,
+    worker,
+)
 
 
 def measuring(order: list[str], name: str, *short: str) -> Callable[[], list[str]]:
@@ -29,10 +39,11 @@ def test_what_falls_short_is_named_after_all_were_measured(
     monkeypatch.setattr(encoder, "measure", measuring(order, "encoder"))
     monkeypatch.setattr(memory, "measure", measuring(order, "memory", "too large"))
     monkeypatch.setattr(linear, "measure", measuring(order, "linear"))
+    monkeypatch.setattr(sample_speed, "measure", measuring(order, "sample"))
     with pytest.raises(SystemExit) as ended:
         everything.main()
     assert ended.value.code == 1
-    assert order == ["stages", "worker", "encoder", "memory", "linear"]
+    assert order == ["stages", "worker", "encoder", "memory", "linear", "sample"]
     assert capsys.readouterr().err.splitlines() == [
         "falls short: The worker without the encoder: too slow",
         "falls short: The worker without the encoder: too small",
@@ -56,6 +67,27 @@ def test_a_command_takes_its_arguments_as_options(
         bounds.command(measure)
     assert ended.value.code == 1
     assert capsys.readouterr().err == "falls short: 7 offers\n"
+
+
+def test_a_slow_sample_catalogue_falls_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_speed, "LEAST_RATE", 1)
+    assert sample_speed.measure(count=100) == []
+    monkeypatch.setattr(sample_speed, "LEAST_RATE", 10**12)
+    (line,) = sample_speed.measure(count=100)
+    assert line.endswith("events a CPU second, not 1,000,000,000,000")
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "short"), [(0.799, 1), (0.8, 0), (0.87, 0), (0.92, 0), (0.921, 1)]
+)
+def test_a_sample_catalogue_too_hard_or_too_easy_falls_short(accuracy: float, short: int) -> None:
+    assert len(sample_difficulty.outside(accuracy)) == short
+
+
+def test_the_difficulty_that_is_measured_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_difficulty, "BOUNDS", (1.1, 1.2))
+    (line,) = sample_difficulty.measure(train=400, test=30, cost=1.0)
+    assert line.endswith(", not 1.10 to 1.20")
 
 
 def test_the_peak_of_a_process_is_what_it_once_held() -> None:

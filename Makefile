@@ -5,6 +5,7 @@
 #   make baseline                              a lake, data sets, the tuned SVM, served, judged: report.html
 #   make baseline LAKE=DIR TAXONOMY=FILE       the same from a lake of your own
 #   make baseline TRAIN=FILE VALIDATION=FILE TEST=FILE      the same on sets that are split already
+#   make benchmark-quality ROW=NAME TRAIN=FILE VALIDATION=FILE TEST=FILE       a row of docs/quality.md
 #   make test                                  lint, types and every test, on a real broker and database
 #   make lint | make format | make bench | make clean
 #
@@ -27,18 +28,25 @@ VALIDATION ?=
 TEST ?=
 SET ?=
 
+# `make benchmark-quality`: ROW is a row of benchmarks/quality/rows.yaml, or all; UNLABELLED: offers without
+# labels; ENCODER: the directory of a pretrained one; LABELS: labels with their parents. WORK is runs/quality.
+ROW ?= all
+UNLABELLED ?=
+ENCODER ?=
+LABELS ?=
+
 # COUNT: how many sample events, or how many offers of OFFERS. OFFERS, TRAIN: files, .jsonl or .jsonl.gz.
 COUNT ?=
 OFFERS ?=
 TRAIN ?=
 
-CODE := $(wildcard classifier training compile benchmarks tests)
+CODE := $(wildcard classifier training compile benchmarks research tests)
 INPUTS := pyproject.toml constraints.txt
 
 STAGE = $(BIN)/python -m training
 SETS := $(foreach each,$(SET),--set '$(each)')
 
-.PHONY: demo baseline test lint format bench constraints clean
+.PHONY: demo baseline benchmark-quality test lint format bench constraints clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/demo.stamp
@@ -66,6 +74,14 @@ endif
 	    $(if $(TEST),$(addprefix --taxonomy ,$(TAXONOMY)),--taxonomy $(WORK)/sets/taxonomy.json \
 	    --dataset $(WORK)/sets/dataset.json)
 	@echo "$(WORK)/report/report.html"
+
+benchmark-quality: WORK := runs/quality
+benchmark-quality: $(VENV)/train.stamp
+	@$(BIN)/python -m benchmarks.quality run "$(ROW)" --work "$(WORK)" \
+	    $(if $(TRAIN),--train "$(TRAIN)") $(if $(VALIDATION),--validation "$(VALIDATION)") \
+	    $(if $(TEST),--test "$(TEST)") \
+	    $(if $(UNLABELLED),--unlabelled "$(UNLABELLED)") $(if $(ENCODER),--encoder "$(ENCODER)") \
+	    $(if $(LABELS),--labels "$(LABELS)")
 
 test: lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST_FLAGS)

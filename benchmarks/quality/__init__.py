@@ -1,0 +1,1 @@
+"""The quality table: models of several recipes, trained, served and judged on the same sets."""

@@ -292,6 +292,24 @@ def ablate(
 
 
 @app.command()
+def refit(
+    out: Out,
+    student: Annotated[Path, typer.Option(help="What `training student` made.")],
+    train: TrainingSet,
+    validation: ValidationSet,
+    taxonomy: LabelsOf = None,
+    pipeline: Pipeline = PIPELINE,
+    overrides: Overrides = None,
+) -> None:
+    """Fit a new head on the student's encoder, for a changed taxonomy: OUT/checkpoint."""
+    with _stage(pipeline, overrides) as parameters:
+        from training import refit as stage
+
+        given = parameters.refit
+        _run(out, lambda: stage.make(given, student, train, validation, taxonomy, out, _say))
+
+
+@app.command()
 def endpoint(
     out: Out,
     model: Annotated[Path, typer.Option(help="An artefact, or a folder whose `current` is one.")],

@@ -1,12 +1,13 @@
-"""The teacher's embeddings: computed once for a text, then kept on disk.
+"""Embeddings of a model that stands still: computed once for a text, then kept on disk.
 
-A store is a directory for one teacher, named by its hash:
+The teacher's for its students, a student's for its refits. A store is a directory for one model,
+named by its hash:
 
-    <teacher>/00000.safetensors    hashes (n, 16) uint8, embeddings (n, width) float16
+    <model>/00000.safetensors    hashes (n, 16) uint8, embeddings (n, width) float16
 
 A file appears when it is whole, so a killed run has lost the texts of one file at most. float16
-moves an embedding by at most 2⁻¹¹ of each number: far below what a student can learn of it, at half
-the bytes.
+moves an embedding by at most 2⁻¹¹ of each number: far below what can be learnt of it, at half the
+bytes.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ Show = Callable[[float, int, str], None]
 
 
 class Store:
-    """The embeddings of one teacher under `parent`. `teacher` is the hash of its checkpoint.
+    """The embeddings of one model under `parent`. `model` is the hash of its checkpoint.
 
     Raises StageError when a file there cannot be read.
     """
 
-    def __init__(self, parent: Path, teacher: str) -> None:
-        self.path = parent / teacher[:16]
+    def __init__(self, parent: Path, model: str) -> None:
+        self.path = parent / model[:16]
         self.path.mkdir(parents=True, exist_ok=True)
 
     def get(
@@ -63,13 +64,13 @@ class Store:
             part = missing[start : start + TEXTS_OF_A_FILE]
             embedded = embed(part).astype(np.float16)
             if not np.isfinite(embedded).all():
-                raise StageError("the teacher's embeddings are not finite: it has not been trained")
+                raise StageError("embeddings are not finite: their model has not been trained")
             keys = [text_hash(text) for text in part]
             self._write(number, keys, embedded)
             kept.update(zip(keys, embedded, strict=True))
             number += 1
             done = start + len(part)
-            show(done / len(missing), done, "the teacher's embeddings")
+            show(done / len(missing), done, "embeddings")
         return np.stack([kept[key] for key in hashes])
 
     def _write(self, number: int, keys: Sequence[bytes], embedded: NDArray[np.float16]) -> None:

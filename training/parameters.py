@@ -190,6 +190,22 @@ class StudentParameters(EncoderParameters):
     loss_weight: Annotated[float, Field(ge=0)] = 1.0  # of the distance to the teacher's embedding
 
 
+class RefitParameters(_Section):
+    """A new head on a student's frozen encoder."""
+
+    decays: Annotated[tuple[float, ...], Field(min_length=1)] = (1e-2, 1e-3, 1e-4)  # tuned
+    iterations: Positive = 100  # of L-BFGS for each of them, at most
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] | None = None  # None: the student's own
+    balance: Literal["none", "sampling", "logits"] | None = None  # likewise
+    right_share: Share = 0.9  # thresholds are set so that of the certain answers so many are right
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if min(self.decays) < 0:
+            raise ValueError("a decay must not be negative")
+        return self
+
+
 class AdaptParameters(_Texts):
     """How an encoder is made used to offers before it sees a label."""
 
@@ -234,6 +250,7 @@ class Parameters(_Section):
     adapt: AdaptParameters = AdaptParameters()
     teacher: TeacherParameters = TeacherParameters()
     student: StudentParameters = StudentParameters()
+    refit: RefitParameters = RefitParameters()
     evaluate: EvaluateParameters = EvaluateParameters()
 
 

@@ -4,6 +4,7 @@
     labels.json      the categories, in the order of the model's logits
     tokenizer.json   an encoder's tokeniser (Hugging Face's format)
     vocabulary.json  a linear model's n-grams
+    wide.safetensors the weights of the linear model beside an encoder; see classifier/wide.py
     golden.jsonl     texts with the checkpoint's own answers, asked before the model serves
     report.json      what was measured when it was made; for people, never read by the service
     model.*          the model itself, for this target
@@ -37,11 +38,17 @@ from classifier.text import TextRecipe
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 CURRENT: Final = "current"
+WIDE: Final = "wide.safetensors"
+WIDE_AND_DEEP: Final = "wide-and-deep"
+"""The kind of an encoder with a wide part."""
 
 # What an artefact must hold, whatever its target; the model's own files are its engine's business.
 FILES: Final[dict[str, frozenset[str]]] = {
     "encoder": frozenset({"labels.json", "tokenizer.json", "golden.jsonl", "report.json"}),
     "linear": frozenset({"labels.json", "vocabulary.json", "golden.jsonl", "report.json"}),
+    WIDE_AND_DEEP: frozenset(
+        {"labels.json", "tokenizer.json", "vocabulary.json", WIDE, "golden.jsonl", "report.json"}
+    ),
 }
 
 # An allow list: no format that can run code when it is read (pickles: .pt, .pkl, .bin, .joblib)

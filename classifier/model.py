@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.artifact import Artifact
+from classifier.artifact import WIDE_AND_DEEP, Artifact
 from classifier.batching import Call, plan
 from classifier.cache import PredictionCache
 from classifier.engines import Engine, load_engine
@@ -22,6 +23,9 @@ from classifier.offer import Offer
 from classifier.precision import LOGIT_BOUND
 from classifier.scores import Prediction, Scorer
 from classifier.tokens import Tokeniser, pad
+
+if TYPE_CHECKING:
+    from classifier.wide import Wide
 
 TEXT_HASH_BYTES = 16
 
@@ -50,6 +54,7 @@ class Question:
     answers: list[Prediction | None]
     askers: list[list[int]] = field(default_factory=list)  # per computed text: who asked
     ids: list[list[int]] = field(default_factory=list)  # per computed text: its tokens
+    ngrams: list[list[int]] = field(default_factory=list)  # likewise, for a wide part
     calls: list[Call] = field(default_factory=list)
     cut: int = 0  # texts with more tokens than the model takes
 
@@ -83,6 +88,7 @@ class Model:
         cache_offers: int,
         batch_tokens: int,
         alternatives: int,
+        wide: Wide | None = None,
     ) -> None:
         manifest = artifact.manifest
         self.artifact = artifact
@@ -90,6 +96,7 @@ class Model:
         self._tokeniser = _tokeniser(artifact)
         self.pad_id = self._tokeniser.pad_id
         self._engine = engine
+        self._wide = wide
         self._labels = [label.id for label in artifact.labels]
         thresholds = [manifest.thresholds.get(label, manifest.threshold) for label in self._labels]
         self._scorer = Scorer(
@@ -113,8 +120,8 @@ class Model:
         Raises ArtifactError, EngineError or ModelError, each with one line.
         """
         artifact = Artifact.load(path)
-        engine = load_engine(artifact, threads)
-        model = cls(artifact, engine, cache_offers, batch_tokens, alternatives)
+        engine, wide = load_engine(artifact, threads), wide_part(artifact)
+        model = cls(artifact, engine, cache_offers, batch_tokens, alternatives, wide)
         model.check_golden()
         return model
 
@@ -127,9 +134,10 @@ class Model:
         bound = LOGIT_BOUND[self._engine.precision]
         golden = self.artifact.golden
         position = {label: index for index, label in enumerate(self._labels)}
-        ids, _ = self._tokeniser.encode([question.text for question in golden])
-        for call in self._plan(ids):
-            logits = self._logits(ids, call)
+        asked = Question([], [])
+        self._cut(asked, [question.text for question in golden])
+        for call in asked.calls:
+            logits = self._logits(asked, call)
             for row, values in zip(call.rows, logits, strict=True):
                 question = golden[row]
                 name = f"artefact {self.artifact.manifest.id}, golden question {row + 1}"
@@ -175,8 +183,7 @@ class Model:
                 missing.append(texts[index])
             asker.append(index)
         if missing:
-            question.ids, question.cut = self._tokeniser.encode(missing)
-            question.calls = self._plan(question.ids)
+            self._cut(question, missing)
         return question
 
     def compute(self, question: Question, call: Call) -> None:
@@ -188,9 +195,9 @@ class Model:
         """
         predictions: Sequence[Prediction | None]
         try:
-            predictions = self._predictions(question.ids, call)
+            predictions = self._predictions(question, call)
         except Exception as error:  # noqa: BLE001 an engine raises what its runtime raises
-            predictions = self._one_by_one(question.ids, call, error)
+            predictions = self._one_by_one(question, call, error)
         answers = question.answers
         known: list[tuple[bytes, Prediction]] = []
         for row, prediction in zip(call.rows, predictions, strict=True):
@@ -212,11 +219,20 @@ class Model:
     def close(self) -> None:
         """Frees the engine."""
         self._engine.close()
+        if self._wide is not None:
+            self._wide.close()
+
+    def _cut(self, question: Question, texts: list[str]) -> None:
+        """Makes ids of the texts and plans their engine calls."""
+        question.ids, question.cut = self._tokeniser.encode(texts)
+        if self._wide is not None:
+            question.ngrams = self._wide.encode(texts)
+        question.calls = self._plan(question.ids)
 
     def _one_by_one(
-        self, ids: list[list[int]], call: Call, error: Exception
+        self, question: Question, call: Call, error: Exception
     ) -> list[Prediction | None]:
-        predictions = [self._alone(ids, row, call.length) for row in call.rows]
+        predictions = [self._alone(question, row, call.length) for row in call.rows]
         if None in predictions:
             try:
                 self.check_golden()
@@ -225,12 +241,12 @@ class Model:
             # A device that failed for a moment must not condemn a text: once more, now that it
             # works.
             for index, row in enumerate(call.rows):
-                predictions[index] = predictions[index] or self._alone(ids, row, call.length)
+                predictions[index] = predictions[index] or self._alone(question, row, call.length)
         return predictions
 
-    def _alone(self, ids: list[list[int]], row: int, length: int) -> Prediction | None:
+    def _alone(self, question: Question, row: int, length: int) -> Prediction | None:
         try:
-            return self._predictions(ids, Call([row], length))[0]
+            return self._predictions(question, Call([row], length))[0]
         except Exception:  # noqa: BLE001 see compute
             return None
 
@@ -239,15 +255,26 @@ class Model:
         lengths = [len(row) for row in ids]
         return list(plan(lengths, self._batch_tokens, manifest.pad_multiple, manifest.max_tokens))
 
-    def _predictions(self, ids: list[list[int]], call: Call) -> list[Prediction]:
-        return self._scorer.predictions(self._logits(ids, call))
+    def _predictions(self, question: Question, call: Call) -> list[Prediction]:
+        return self._scorer.predictions(self._logits(question, call))
 
-    def _logits(self, ids: list[list[int]], call: Call) -> NDArray[np.float32]:
-        padded = pad([ids[row] for row in call.rows], call.length, self.pad_id)
+    def _logits(self, question: Question, call: Call) -> NDArray[np.float32]:
+        padded = pad([question.ids[row] for row in call.rows], call.length, self.pad_id)
         logits = self._engine.logits(*padded)
         if logits.shape != (len(call.rows), len(self._labels)):
             raise ModelError(f"the engine gave {logits.shape} logits for {len(call.rows)} texts")
+        if self._wide is not None:
+            logits = logits + self._wide.logits([question.ngrams[row] for row in call.rows])
         return logits
+
+
+def wide_part(artifact: Artifact) -> Wide | None:
+    """The wide part of an artefact that has one. Raises ArtifactError, EngineError."""
+    if artifact.manifest.kind != WIDE_AND_DEEP:
+        return None
+    from classifier.wide import Wide
+
+    return Wide(artifact)
 
 
 def _tokeniser(artifact: Artifact) -> Tokeniser | Ngrams:

@@ -17,9 +17,10 @@ import torch
 from classifier import artifact
 from classifier.artifact import ArtifactError
 from classifier.engines import Engine, EngineError, load_engine
+from classifier.model import Model, ModelError, wide_part
 from compile import onnx
-from compile.checkpoint import Checkpoint, CheckpointError
-from compile.verify import VerificationError, verify
+from compile.checkpoint import FILES, Checkpoint, CheckpointError
+from compile.verify import BATCH_TOKENS, VerificationError, verify
 
 PACKAGES = ("torch", "transformers", "tokenizers", "onnx", "onnxruntime")
 
@@ -35,9 +36,13 @@ class Target(NamedTuple):
     write: Callable[[Checkpoint, Path], Mapping[str, Any]]  # into a directory; returns its report
 
 
+ENCODER_FILES = ("config.json", "model.safetensors")
+"""What becomes the target's own form; all else is copied as it is."""
+
+
 def _copy_weights(checkpoint: Checkpoint, directory: Path) -> Mapping[str, Any]:
     """PyTorch reads the neutral form itself, and converts the weights as it loads them."""
-    for name in ("config.json", "model.safetensors"):
+    for name in ENCODER_FILES:
         shutil.copyfile(checkpoint.path / name, directory / name)
     return {}
 
@@ -65,7 +70,7 @@ def build(checkpoint_path: Path, target: str, out: Path, threads: int = 1) -> Pa
     try:
         return _build(Checkpoint.load(checkpoint_path), target, staging, out, threads)
     except (
-        CheckpointError, ArtifactError, EngineError, VerificationError, onnx.ExportError
+        CheckpointError, ArtifactError, EngineError, ModelError, VerificationError, onnx.ExportError
     ) as error:  # fmt: skip
         raise CompileError(str(error)) from error
     finally:
@@ -76,7 +81,7 @@ def _build(checkpoint: Checkpoint, target: str, staging: Path, out: Path, thread
     model = TARGETS[target]
     known = checkpoint.description
     _check_positions(checkpoint)
-    for name in ("labels.json", "tokenizer.json", "golden.jsonl"):
+    for name in set(FILES[known.kind]) - set(ENCODER_FILES):
         shutil.copyfile(checkpoint.path / name, staging / name)
     written = model.write(checkpoint, staging)
     description = artifact.Description(
@@ -99,8 +104,10 @@ def _build(checkpoint: Checkpoint, target: str, staging: Path, out: Path, thread
     report = staging / "report.json"
     report.write_bytes(b"{}")
     sealed = artifact.seal(staging, description)
-    with closing(_engine(sealed, threads)) as engine:
-        verification = verify(checkpoint, sealed, engine)
+    engine, wide = _engine(sealed, threads), wide_part(sealed)
+    with closing(Model(sealed, engine, 0, BATCH_TOKENS, alternatives=1, wide=wide)) as served:
+        verification = verify(checkpoint, sealed, engine, wide)
+        served.check_golden()
     sizes = {
         file.name: file.stat().st_size
         for file in staging.iterdir()

@@ -7,6 +7,11 @@
     labels.json        the categories in logit order
     golden.jsonl       texts with the answers that training saw the model give
 
+and of an encoder with a wide part (kind "wide-and-deep"; see classifier/wide.py)
+
+    vocabulary.json    the wide part's n-grams
+    wide.safetensors   its weights
+
 Neither the training stack's version nor its device matter to whoever reads it, so the newest
 training stack and an old compiler never have to share an environment.
 """
@@ -26,6 +31,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from classifier.artifact import (
+    WIDE,
+    WIDE_AND_DEEP,
     ArtifactError,
     Golden,
     Label,
@@ -38,18 +45,16 @@ from classifier.artifact import (
     write_labels,
 )
 from classifier.encoder import Attention, OfferEncoder
+from classifier.ngrams import VOCABULARY
 from classifier.text import TextRecipe
 from classifier.tokens import Tokeniser
 
 FORMAT: Final = 1
 DESCRIPTION: Final = "checkpoint.json"
-FILES: Final = (
-    "config.json",
-    "golden.jsonl",
-    "labels.json",
-    "model.safetensors",
-    "tokenizer.json",
-)
+_ENCODER = ("config.json", "golden.jsonl", "labels.json", "model.safetensors", "tokenizer.json")
+WIDE_FILES: Final = (VOCABULARY, WIDE)
+FILES: Final = {"encoder": _ENCODER, WIDE_AND_DEEP: (*_ENCODER, *WIDE_FILES)}
+"""What a checkpoint holds, by its kind."""
 
 
 class CheckpointError(Exception):
@@ -60,7 +65,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """What training knows of its model besides the files; see classifier.artifact.Description."""
 
     format: int = FORMAT
-    kind: str = "encoder"
+    kind: str = "encoder"  # a key of FILES
     created_at: str = ""  # ISO 8601, UTC; `write` fills it in
     data: dict[str, str | int]
     taxonomy: str
@@ -107,8 +112,13 @@ class Checkpoint:
             raise CheckpointError(f"{path / DESCRIPTION}: cannot be read: {error}") from error
         if description.format != FORMAT:
             raise CheckpointError(f"{path}: format {description.format}; this reads {FORMAT}")
-        if set(description.files) != set(FILES):
-            raise CheckpointError(f"{path}: must list {', '.join(FILES)} and nothing else")
+        files = FILES.get(description.kind)
+        if files is None:
+            raise CheckpointError(
+                f"{path}: kind {description.kind!r} is not one of {', '.join(FILES)}"
+            )
+        if set(description.files) != set(files):
+            raise CheckpointError(f"{path}: must list {', '.join(files)} and nothing else")
         for name, digest in description.files.items():
             if file_hash(path / name) != digest:
                 raise CheckpointError(f"{path}: {name} was changed, its SHA-256 is another")
@@ -137,8 +147,13 @@ def write(
     labels: tuple[Label, ...],
     golden: tuple[Golden, ...],
     description: Description,
+    wide: Path | None = None,
 ) -> Checkpoint:
-    """Write a checkpoint to `path`, which it replaces; a reader never finds half of one."""
+    """Write a checkpoint to `path`, which it replaces; a reader never finds half of one.
+
+    `wide` is the directory that has the files of a wide part, where the kind asks for one.
+    """
+    files = FILES[description.kind]
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".checkpoint-", dir=path.parent))
     try:
@@ -148,15 +163,18 @@ def write(
         tokenizer.save(str(staging / "tokenizer.json"))
         write_labels(staging / "labels.json", labels)
         write_golden(staging / "golden.jsonl", golden)
+        if wide is not None:
+            for name in WIDE_FILES:
+                shutil.copyfile(wide / name, staging / name)
         described = msgspec.structs.replace(
             description,
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             labels_sha256=labels_hash(labels),
-            files={name: file_hash(staging / name) for name in FILES},
+            files={name: file_hash(staging / name) for name in files},
         )
         encoded = msgspec.json.format(msgspec.json.encode(described), indent=1)
         (staging / DESCRIPTION).write_bytes(encoded + b"\n")
-        for name in (*FILES, DESCRIPTION):
+        for name in (*files, DESCRIPTION):
             flush(staging / name)
         staging.chmod(0o755)
         if path.exists():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -22,10 +23,13 @@ from classifier.precision import LOGIT_BOUND
 from classifier.tokens import Tokeniser, pad
 from compile.checkpoint import Checkpoint
 
+if TYPE_CHECKING:
+    from classifier.wide import Wide
+
 GOLDEN_LOGITS = 5
 """A golden answer keeps so many of the highest logits: enough to tell models apart, few to store"""
 
-_BATCH_TOKENS = 1024
+BATCH_TOKENS = 1024
 
 Logits = NDArray[np.float32]
 
@@ -104,12 +108,16 @@ def probes(rows: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
     return [list(row) for row in rows] + made
 
 
-def verify(checkpoint: Checkpoint, artifact: Artifact, engine: Engine) -> Verification:
-    """Compare the artefact, as its engine computes it, with the checkpoint.
+def verify(
+    checkpoint: Checkpoint, artifact: Artifact, engine: Engine, wide: Wide | None = None
+) -> Verification:
+    """Compare the artefact's encoder, as its engine computes it, with the checkpoint's.
 
     On the golden texts and on a row of every length: each alone, in batches of its own length
     range, and among longer ones. Raises VerificationError when a logit is not finite or lies
-    beyond the precision's bound, or when another category wins by more than that.
+    beyond the precision's bound, or when another category wins by more than that; and when the
+    checkpoint's encoder, with the artefact's `wide` part if it has one, answers otherwise than in
+    training.
     """
     name = f"artefact of checkpoint {checkpoint.hash[:16]} for {artifact.manifest.target}"
     if artifact.labels != checkpoint.labels:
@@ -122,10 +130,13 @@ def verify(checkpoint: Checkpoint, artifact: Artifact, engine: Engine) -> Verifi
         raise VerificationError(f"{name}: it cuts texts into other tokens than the checkpoint")
     rows = probes(tokens, manifest.max_tokens)
     expected = reference_logits(checkpoint.encoder(), rows)
-    _check_training_answers(name, checkpoint, expected[: len(tokens)])
+    whole = expected[: len(tokens)]
+    _check_training_answers(
+        name, checkpoint, whole if wide is None else whole + wide.answers(texts)
+    )
 
     lengths = [len(row) for row in rows]
-    by_length = plan(lengths, _BATCH_TOKENS, manifest.pad_multiple, manifest.max_tokens)
+    by_length = plan(lengths, BATCH_TOKENS, manifest.pad_multiple, manifest.max_tokens)
     order = np.random.default_rng(0).permutation(len(rows)).tolist()
     ways = {
         "alone": [[i] for i in range(len(rows))],

@@ -105,7 +105,6 @@ def dataset(
             lambda: stage.make(
                 parameters.dataset, lake, taxonomy, known, out, _say, engine=engine, edition=edition
             ),
-            ["dataset.json"],
         )
 
 
@@ -292,6 +291,27 @@ def ablate(
 
 
 @app.command()
+def wide(
+    out: Out,
+    student: Annotated[Path, typer.Option(help="What `training student` made: the encoder.")],
+    linear: Annotated[
+        Path,
+        typer.Option(
+            help="What `training baseline` made of the same sets, with baseline.refit=false."
+        ),
+    ],
+    validation: ValidationSet,
+    pipeline: Pipeline = PIPELINE,
+    overrides: Overrides = None,
+) -> None:
+    """Put a linear SVM beside the encoder, their logits added: OUT/checkpoint."""
+    with _stage(pipeline, overrides) as parameters:
+        from training import wide as stage
+
+        _run(out, lambda: stage.make(parameters.wide, student, linear, validation, out, _say))
+
+
+@app.command()
 def refit(
     out: Out,
     student: Annotated[Path, typer.Option(help="What `training student` made.")],
@@ -369,7 +389,6 @@ def evaluate(
                 _say,
                 dataset=dataset,
             ),
-            [stage.REPORT, stage.PAGE],
         )
 
 
@@ -494,7 +513,7 @@ def _is_told(error: Exception) -> bool:
     return isinstance(error, told)
 
 
-def _run(out: Path, make: Callable[[], Record], files: Sequence[str] = ()) -> None:
+def _run(out: Path, make: Callable[[], Record]) -> None:
     """Runs a stage, logs it unless it was done already, and prints one line of JSON."""
     from training import tracking
     from training.stage import read_record
@@ -507,7 +526,7 @@ def _run(out: Path, make: Callable[[], Record], files: Sequence[str] = ()) -> No
     if record == before:
         _say(f"{out}: is done already")
     else:
-        tracking.log(record, [out / name for name in files], _say)
+        tracking.log(record, out, _say)
     typer.echo(json.dumps({"stage": record.stage, "seconds": record.seconds, **record.summary}))
 
 

@@ -206,6 +206,12 @@ class RefitParameters(_Section):
         return self
 
 
+class WideParameters(_Section):
+    """An SVM beside an encoder: how the sum of both is calibrated."""
+
+    right_share: Share = 0.9  # thresholds are set so that of the certain answers so many are right
+
+
 class AdaptParameters(_Texts):
     """How an encoder is made used to offers before it sees a label."""
 
@@ -251,6 +257,7 @@ class Parameters(_Section):
     teacher: TeacherParameters = TeacherParameters()
     student: StudentParameters = StudentParameters()
     refit: RefitParameters = RefitParameters()
+    wide: WideParameters = WideParameters()
     evaluate: EvaluateParameters = EvaluateParameters()
 
 

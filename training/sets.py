@@ -42,21 +42,37 @@ def read(
 
     Raises StageError, DataError.
     """
-    training = examples(read_labelled(train), recipe)
-    held = examples(read_labelled(validation), recipe)
-    for path, given in ((train, training), (validation, held)):
-        if given.without_text:
-            say(f"{path}: {given.without_text:,} offers without a usable text are left out")
-    label_ids = set(training.label_ids)
+    training = _read(recipe, train, say)
     if learns_both:
-        label_ids |= set(held.label_ids)
-    elif unknown := set(held.label_ids) - label_ids:
-        rows = np.flatnonzero([held.label_ids[i] in label_ids for i in held.labels])
-        say(f"{validation}: {len(unknown):,} categories that training lacks are left out")
-        held = held.take(rows)
-    order = sorted(label_ids)
+        held = _read(recipe, validation, say)
+        order = sorted({*training.label_ids, *held.label_ids})
+        training, held = _relabelled(training, order), _relabelled(held, order)
+    else:
+        order = training.label_ids
+        held = read_held(recipe, validation, order, say)
     names, version = _described(taxonomy, order)
-    return Sets(_relabelled(training, order), _relabelled(held, order), names, version)
+    return Sets(training, held, names, version)
+
+
+def read_held(recipe: TextRecipe, validation: Path, label_ids: list[str], say: Say) -> Examples:
+    """A validation set as a model with these labels, sorted, is asked it: without the categories
+    that training had no offer of.
+
+    Raises DataError.
+    """
+    held = _read(recipe, validation, say)
+    if unknown := set(held.label_ids).difference(label_ids):
+        say(f"{validation}: {len(unknown):,} categories that training lacks are left out")
+        rows = np.flatnonzero([held.label_ids[i] not in unknown for i in held.labels])
+        held = held.take(rows)
+    return _relabelled(held, label_ids)
+
+
+def _read(recipe: TextRecipe, path: Path, say: Say) -> Examples:
+    given = examples(read_labelled(path), recipe)
+    if given.without_text:
+        say(f"{path}: {given.without_text:,} offers without a usable text are left out")
+    return given
 
 
 def _relabelled(given: Examples, label_ids: list[str]) -> Examples:

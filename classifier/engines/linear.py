@@ -47,10 +47,10 @@ class LinearEngine:
     So the workers of a machine share them, and only what is used is ever read.
     """
 
-    def __init__(self, artifact: Artifact, threads: int) -> None:
+    def __init__(self, artifact: Artifact, threads: int, name: str = MODEL_FILE) -> None:
         self.precision = artifact.manifest.precision
         self._labels = len(artifact.labels)
-        file = artifact.path / MODEL_FILE
+        file = artifact.path / name
         try:
             tensors = map_tensors(file)
             self._words, letters = read_vocabulary(artifact.path / VOCABULARY).sizes

@@ -212,6 +212,8 @@ class Batches(Dataset[dict[str, Tensor]]):
             replayed = min(parameters.batch - 1, wanted)
         fresh = parameters.batch - replayed
         count = count or parameters.epochs * -(-len(domain) // fresh)
+        steps = -(-count // parameters.accumulation)  # whole ones, however many processes there are
+        count = steps * parameters.accumulation
         self.domain_rows = _like_lengths(domain, fresh, count, self._seed)
         self.general_rows = _like_lengths(general, replayed, count, self._seed + 1)
 

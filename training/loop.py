@@ -289,7 +289,6 @@ def _arguments(parameters: LoopParameters, batches: int, checkpoints: Path) -> T
         warmup_steps=parameters.warm_up,
         max_grad_norm=1.0,
         accelerator_config={"split_batches": True},  # a batch is dealt out, whoever is there
-        ddp_find_unused_parameters=False,
         **usual(parameters.seed, parameters.precision),
     )
 
@@ -310,6 +309,7 @@ def usual(seed: int, precision: Precision) -> dict[str, Any]:
         "report_to": "none",
         "disable_tqdm": True,
         "remove_unused_columns": False,
+        "ddp_find_unused_parameters": False,
     }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from compile.checkpoint import Checkpoint
@@ -27,6 +28,8 @@ teacher: {encoder: %s/wide, max_tokens: 24, epochs: 3, rate: 1.0e-3,
   head_rate: 2.0e-2, batch: 16, precision: fp32}
 student: {encoder: %s/narrow, loss_weight: 0.01, max_tokens: 24, epochs: 6, rate: 5.0e-3,
   head_rate: 2.0e-2, batch: 16, precision: fp32}
+adapt: {encoder: %s/narrow, max_tokens: 24, replay: 0, epochs: 3, batch: 16, accumulation: 2,
+  head_batches: 4, original_rate: 3.0e-2}
 """
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
@@ -55,7 +58,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shape = Shape(pieces=300, hidden=hidden, layers=1, heads=2, inner=32, max_tokens=24)
         made = encoders.make(texts, shape, seed=1)
         encoders.save(path / name, made.model, made.tokenizer)
-    (path / "pipeline.yaml").write_text(PIPELINE % (path, path))
+    (path / "pipeline.yaml").write_text(PIPELINE % (path, path, path))
     done = CliRunner().invoke(app, command("teacher", work=path, out=path / "teacher"))
     assert done.exit_code == 0, done.output
     return path
@@ -104,6 +107,21 @@ def test_two_processes_distil_what_one_does(work: Path, tmp_path: Path) -> None:
     again = CliRunner().invoke(app, command("student", work=work, out=tmp_path / "two"))
     assert again.exit_code == 0, again.output
     assert json.loads(again.stdout.splitlines()[-1]) == said
+
+
+def test_two_processes_adapt_as_one_does(work: Path, tmp_path: Path) -> None:
+    arguments = ["adapt", "--offers", str(work / "train.jsonl")]
+    arguments += ["--pipeline", str(work / "pipeline.yaml"), "--out"]
+    two = torchrun(*arguments, str(tmp_path / "two"))
+    assert two.returncode == 0, two.stderr[-3000:]
+    one = CliRunner().invoke(app, [*arguments, str(tmp_path / "one")])
+    assert one.exit_code == 0, one.output
+    assert json.loads(two.stdout)["gain"] > 0.05
+    found, expected = (
+        load_file(tmp_path / name / "encoder" / "model.safetensors") for name in ("two", "one")
+    )
+    for name, weights in expected.items():
+        assert np.allclose(found[name], weights, atol=1e-4), name
 
 
 def test_what_processes_cannot_do_is_one_line(

@@ -122,9 +122,10 @@ class AckServer:
     def _delete(self, statements: Sequence[dict[str, Any]]) -> dict[str, Any]:
         deleted = 0
         for statement in statements:
-            writes = self._writes.pop(statement["q"]["_id"], 0)
-            self.updates -= writes
-            deleted += writes > 0
+            for offer_id in statement["q"]["_id"]["$in"]:  # as the store takes its probes back
+                writes = self._writes.pop(offer_id, 0)
+                self.updates -= writes
+                deleted += writes > 0
         return {"ok": 1.0, "n": deleted}
 
 

@@ -97,6 +97,7 @@ def measure(offers: int = 2_000) -> list[str]:
                 before = timed(session, calls)
                 for number, part in enumerate(parts):
                     seconds = _worker(service, kafka, written, part, number * offers)
+                    _same_calls(service, (number + 1) * offers, (number + 1) * tokens)
                     after = timed(session, calls)
                     ratios.append((before + after) / 2 / seconds)
                     print(
@@ -122,6 +123,16 @@ def _worker(
     started = time.monotonic()
     until(lambda: written()["ids"] == already + len(records), "all written")
     return time.monotonic() - started
+
+
+def _same_calls(service: Service, offers: int, tokens: int) -> None:
+    """Raises RuntimeError unless the worker's calls were as large as those of `batches`."""
+    until(lambda: service.counter("classifier_offers_total") == offers, "all counted")
+    found = service.counter("classifier_batch_tokens_sum")
+    if found != tokens:
+        raise RuntimeError(
+            f"the worker computed {found:,.0f} tokens, padding included, not {tokens:,}"
+        )
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ ROWS = 2_048
 # Rows of one row group of a Parquet file, which has to be in memory at once. Readers skip by row
 # group, and smaller ones cost them; this is some tens of megabytes of offers.
 ROW_GROUP = 32_768
+_BUFFER_BYTES = 1 << 20  # of one column of a Parquet file, read at once
 # What of a line that is no JSON comes out again.
 _SHOWN_CHARACTERS = 1_000
 _BOM = b"\xef\xbb\xbf"
@@ -177,7 +178,7 @@ def _classify_parquet(
     counts = Counts()
     with contextlib.ExitStack() as stack:
         with _reading(source):
-            reader = stack.enter_context(pq.ParquetFile(source))
+            reader = stack.enter_context(_open_parquet(source))
             batches = reader.iter_batches(batch_size=ROWS)
         kept = [name for name in reader.schema_arrow.names if name not in _ADDED]
         if "offer_id" not in kept:
@@ -206,6 +207,16 @@ def _classify_parquet(
                 return counts
             if on_progress is not None:
                 on_progress(counts, counts.rows / total)
+
+
+def _open_parquet(source: Path) -> Any:
+    """A Parquet file to be read batch by batch, of which only the batch is held in memory.
+
+    Arrow by itself keeps the bytes of every row group that it has read.
+    """
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER_BYTES)
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ class _Job:
     wanted: Callable[[], bool]
     asked_at: float
     calls: deque[Call]
+    interactive: bool
     future: Future[None] = field(default_factory=Future)
     seconds: float = 0.0
     started: bool = False
@@ -59,6 +60,7 @@ class EngineThread:
         self._changed = threading.Condition()
         self._closed = False
         self.last_call = time.monotonic()
+        """When a call of the stream ended: people's questions do not hide a stream that stands."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -68,9 +70,9 @@ class EngineThread:
         """Waits until the question is answered, or left unanswered since `wanted` said no."""
         if not question.calls:
             return
-        job = _Job(question, wanted, time.monotonic(), deque(question.calls))
+        job = _Job(question, wanted, time.monotonic(), deque(question.calls), interactive)
         with self._changed:
-            (self._interactive if interactive else self._stream).append(job)
+            self._queue(job).append(job)
             self._changed.notify()
         await asyncio.wrap_future(job.future)
 
@@ -137,8 +139,10 @@ class EngineThread:
         self._failing_since = None
         if SERVICE in self._outages:
             self._loop.call_soon_threadsafe(self._outages.ended, SERVICE)
-        self.last_call = time.monotonic()
-        job.seconds += self.last_call - started
+        ended = time.monotonic()
+        job.seconds += ended - started
+        if not job.interactive:
+            self.last_call = ended
         self._metrics.batch_offers.observe(len(call.rows))
         self._metrics.batch_tokens.observe(len(call.rows) * call.length)
         job.calls.popleft()
@@ -146,9 +150,12 @@ class EngineThread:
             self._metrics.stage_seconds.observe("infer", job.seconds)
             self._done(job)
 
+    def _queue(self, job: _Job) -> deque[_Job]:
+        return self._interactive if job.interactive else self._stream
+
     def _done(self, job: _Job, error: BaseException | None = None) -> None:
         with self._changed:
-            (self._interactive if job in self._interactive else self._stream).remove(job)
+            self._queue(job).remove(job)
         if not job.future.set_running_or_notify_cancel():
             return  # the asker was cancelled meanwhile
         if error is None:

@@ -102,7 +102,7 @@ def _metrics(maker: Maker) -> Metrics:
         offers=Tally(
             maker,
             "classifier_offers",
-            "Records done, by what became of them",
+            "Records done, by what they came to; of classifications see classifier_writes, too",
             "outcome",
             OUTCOMES,
         ),

@@ -161,11 +161,10 @@ class Pipeline:
 
     def _prepare(self, batch: Batch) -> None:
         """Decodes a batch, makes its texts, and looks them up or tokenises them."""
-        settings = self._settings
-        started = time.monotonic()
-        decoded = decode_records(batch.records, settings.record_bytes, settings.kafka_framing)
-        between = time.monotonic()
-        asked = self._model.ask(offer for _, offer in decoded.offers)
+        try:
+            decoded, asked = self._ask(batch.records)
+        except Exception as error:  # noqa: BLE001 whatever a decoder or tokeniser may raise
+            decoded, asked = self._ask_sound(batch.records, error)
         batch.decoded, batch.asked = decoded, asked
         with_text = set(asked.indexes)
         decoded.rejects += [
@@ -173,8 +172,38 @@ class Pipeline:
             for index, (record, _) in enumerate(decoded.offers)
             if index not in with_text
         ]
-        self._metrics.stage_seconds.observe("decode", between - started)
-        self._metrics.stage_seconds.observe("tokenise", time.monotonic() - between)
+
+    def _ask(self, records: Sequence[Record]) -> tuple[Decoded, Asked]:
+        settings, seconds = self._settings, self._metrics.stage_seconds
+        started = time.monotonic()
+        decoded = decode_records(records, settings.record_bytes, settings.kafka_framing)
+        between = time.monotonic()
+        asked = self._model.ask(offer for _, offer in decoded.offers)
+        seconds.observe("decode", between - started)
+        seconds.observe("tokenise", time.monotonic() - between)
+        return decoded, asked
+
+    def _ask_sound(self, records: Sequence[Record], error: Exception) -> tuple[Decoded, Asked]:
+        """Sets aside the records that fail alone, too, so that they cost their neighbours nothing.
+
+        Raises `error` where known texts fail: then no record is to blame.
+        """
+        try:
+            self._model.prepare([question.text for question in self._model.artifact.golden])
+        except Exception:  # noqa: BLE001
+            raise error from None
+        sound: list[Record] = []
+        rejects: list[Reject] = []
+        for record in records:
+            try:
+                self._ask([record])
+            except Exception as own:  # noqa: BLE001
+                rejects.append(Reject(record, Reason.UNREADABLE, repr(own)))
+            else:
+                sound.append(record)
+        decoded, asked = self._ask(sound)
+        decoded.rejects += rejects
+        return decoded, asked
 
     async def _compute_each(
         self, prepared: asyncio.Queue[Batch], computed: asyncio.Queue[Batch]

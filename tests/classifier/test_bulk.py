@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import random
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -343,6 +344,31 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, model: Model) -> Non
 
     peak(4_096)
     assert peak(16_384) < 1.2 * peak(4_096)
+
+
+def test_arrow_holds_no_more_of_a_larger_parquet_file(
+    tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "ROW_GROUP", bulk.ROWS)
+
+    def most(groups: int) -> int:
+        source = tmp_path / f"{groups}.parquet"
+        noise = random.Random(0)
+        with pq.ParquetWriter(source, pa.schema([("offer_id", pa.string())])) as file:
+            for _ in range(groups):
+                ids = [noise.randbytes(300).hex() for _ in range(1_000)]
+                file.write_table(pa.table({"offer_id": ids}))
+        held: list[int] = []
+        bulk.classify_file(
+            source,
+            tmp_path / "out.parquet",
+            model,
+            record_bytes=RECORD_BYTES,
+            on_progress=lambda counts, share: held.append(pa.total_allocated_bytes()),
+        )
+        return max(held)
+
+    assert most(24) < 1.3 * most(6)
 
 
 texts = st.one_of(st.none(), st.text(max_size=30))

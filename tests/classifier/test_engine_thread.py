@@ -255,6 +255,15 @@ async def test_time_of_the_last_call_moves_with_the_work(thread: Thread) -> None
     assert before < thread.engine.last_call <= time.monotonic()
 
 
+async def test_question_of_a_person_is_no_work_of_the_stream(thread: Thread) -> None:
+    before = thread.engine.last_call
+    await asyncio.sleep(0.01)
+    thread.model.go.set()
+    await thread.ask("a", interactive=True)
+    assert thread.model.order == ["a"]
+    assert thread.engine.last_call == before
+
+
 async def test_real_model_answers_through_the_thread(published: Artifact, thread: Thread) -> None:
     model = Model(published, toy.Engine(), cache_offers=10, batch_tokens=16, alternatives=1)
     engine = EngineThread(model, 0.25, thread.outages, thread.metrics, asyncio.get_running_loop())

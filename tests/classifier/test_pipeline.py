@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,12 +16,13 @@ from classifier.consumer import Fetched, OfferConsumer
 from classifier.deadletter import DeadLetters
 from classifier.engine_thread import EngineThread
 from classifier.metrics import Metrics
-from classifier.model import Model
+from classifier.model import Asked, Model, Question
+from classifier.offer import Offer
 from classifier.offsets import Offsets
 from classifier.outage import Outages
 from classifier.patience import AbandonedError
 from classifier.pipeline import Pipeline
-from classifier.record import Reject
+from classifier.record import Reason, Reject
 from classifier.settings import Settings
 from classifier.store import Store, Written
 from tests.classifier.records import Record
@@ -91,11 +92,17 @@ class Letters(DeadLetters):
 class Bench:
     """A pipeline between a source and a sink of the test's own."""
 
-    def __init__(self, engine: EngineThread, values: Sequence[bytes | None], **more: object):
+    def __init__(
+        self,
+        engine: EngineThread,
+        values: Sequence[bytes | None],
+        source: type[Source] = Source,
+        **more: object,
+    ):
         self.settings = Settings.model_validate({"batches_in_flight": 3, "drain_seconds": 5} | more)
         self.offsets = Offsets()
         self.metrics: Metrics = metrics.in_process()
-        self.source, self.sink, self.letters = Source(self.offsets, values), Sink(), Letters()
+        self.source, self.sink, self.letters = source(self.offsets, values), Sink(), Letters()
         self.pipeline = Pipeline(
             self.settings, engine, self.offsets, self.source, self.sink, self.letters, self.metrics
         )
@@ -164,6 +171,61 @@ async def test_every_record_is_counted_once_under_what_became_of_it(engine: Engi
     answered = map(bench.metrics.offers.value, ("classified", "uncertain"))
     assert sum(answered) == 3
     assert [str(reject.reason) for reject in bench.letters.sent] == ["malformed JSON", "no text"]
+
+
+class Whole(Source):
+    """Gives all records as one batch."""
+
+    async def fetch(self) -> Fetched | None:
+        if self.fetched:
+            await asyncio.sleep(60)
+        self.fetched = len(self.values)
+        records = [Record(value, offset=number) for number, value in enumerate(self.values)]
+        return Fetched(records, [self.offsets.claim({PARTITION: (0, self.fetched)})])
+
+
+def refusing(ask: Callable[[Iterable[Offer]], Asked], word: str) -> Callable[..., Asked]:
+    """As `ask`, but that it raises on every offer with the word in its title."""
+
+    def asked(offers: Iterable[Offer]) -> Asked:
+        given = list(offers)
+        if any(word in (offer.title or "") for offer in given):
+            raise ZeroDivisionError("this text alone")
+        return ask(given)
+
+    return asked
+
+
+async def test_offer_that_cannot_be_prepared_costs_its_neighbours_nothing(
+    engine: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.model, "ask", refusing(engine.model.ask, "poison"))
+    values = offers(6)
+    values[2] = b'{"offer_id": "bad", "title": "poison"}'
+    bench = Bench(engine, values, Whole)
+    async with bench.running():
+        await bench.until(lambda: bench.source.commits[-1:] == [6])
+    assert bench.sink.ids == ["o0", "o1", "o3", "o4", "o5"]
+    (reject,) = bench.letters.sent
+    assert (reject.record.offset, reject.reason) == (2, Reason.UNREADABLE)
+    assert "this text alone" in reject.detail
+
+
+async def test_tokeniser_that_fails_on_known_texts_condemns_no_offer(
+    engine: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(texts: object) -> Question:
+        raise ZeroDivisionError("a fault of our own")
+
+    monkeypatch.setattr(engine.model, "prepare", broken)
+    bench = Bench(engine, offers(2), Whole)
+    async with bench.running() as task:
+        await asyncio.wait({task}, timeout=20)
+        with pytest.raises(ExceptionGroup) as caught:
+            task.result()
+    assert caught.group_contains(ZeroDivisionError)
+    assert bench.source.commits == []
+    assert bench.letters.sent == []
 
 
 async def test_fault_in_a_stage_ends_the_run_and_commits_nothing_of_its_batch(

@@ -1,13 +1,17 @@
 """The endpoint: a test set through the production service, over Kafka, answers from MongoDB.
 
 What was judged is what is served: the answers that evaluation reads are those that readers of the
-collection would find, made by `classifier serve` from the artefact itself.
+collection would find, made by `classifier serve` from the artefact itself. They are kept as they
+come, so that after a kill only the rest is asked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,16 +20,17 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from pydantic import BaseModel
+from pymongo.errors import PyMongoError
 from rich.console import Console
 
-from classifier import __version__
+from classifier import __version__, jsonl
 from classifier.artifact import Artifact, resolve
 from classifier.bulk import answer_schema
 from classifier.client import client_settings
 from classifier.demo import DemoError
 from classifier.demo.place import mongodb, place
 from classifier.demo.stream import saying, stream
+from classifier.jsonl import FileError
 from classifier.offer import Offer
 from classifier.produce import Record
 from classifier.record import Reason
@@ -40,12 +45,14 @@ RECORD_BYTES = 1_000_000
 """A record of more is not sent: Kafka's own limit, 1 MiB with what surrounds a record, unless an
 operator raised it. In production the producer would not get rid of it either."""
 
+KEEP_SECONDS = 10.0
+"""The least time between two looks for new answers to keep: so much work a kill may cost."""
+KEEP_SHARE = 0.1
+"""A look reads all the answers so far, and may take so much of the time at most."""
+
 _FIELDS = Offer.__struct_fields__
+_ANSWER = ("category_id", "score", "alternatives", "status", "model")
 _encode = msgspec.json.Encoder().encode
-
-
-class _Nothing(BaseModel):
-    """The stage has no parameters: it does as production does."""
 
 
 def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Record:
@@ -53,7 +60,8 @@ def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Reco
 
     Writes `out`/answers.parquet: the set's rows and columns in their order, with the columns of
     `classifier classify`. An offer that was set aside has its dead letter's reason in `error`.
-    Raises StageError when the set cannot be sent or an offer has no end, ArtifactError, DemoError.
+    A killed run's answers are taken, and the rest is asked. Raises StageError when the set cannot
+    be sent or an offer has no end, ArtifactError, DemoError.
     """
     artifact = Artifact.load(resolve(model))
     inputs = {
@@ -62,22 +70,35 @@ def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Reco
         "service": __version__,
         "alternatives": str(load_settings().alternatives),
     }
-    run = Stage("endpoint", out, _Nothing(), inputs)
+    run = Stage("endpoint", out, None, inputs)
     if record := run.done():
         return record
-    run.begin()
+    parts = run.begin()
     table = _read(offers)
     say = saying(console)
-    with place(artifact, say) as settings:
-        large = {offer_id for offer_id, value in _values(table) if len(value) > RECORD_BYTES}
-        records = (
-            Record(offer_id.encode(), value)
-            for offer_id, value in _values(table)
-            if offer_id not in large
-        )
-        ran = stream(records, table.num_rows - len(large), settings, console)
-        documents = _documents(settings)
-        letters = asyncio.run(_dead_letters(settings))
+    documents = _kept(parts)
+    letters: dict[str, tuple[str, str]] = {}
+    speed: dict[str, float | None] = {}
+    if documents:
+        say(f"{len(documents):,} offers have an answer from the run that was ended")
+    large = {offer_id for offer_id, value in _values(table) if len(value) > RECORD_BYTES}
+    settled = large | documents.keys()
+    if asked := table.num_rows - len(settled):
+        with place(artifact, say) as settings:
+            records = (
+                Record(offer_id.encode(), value)
+                for offer_id, value in _values(table)
+                if offer_id not in settled
+            )
+            with _keeping(settings, parts):
+                ran = stream(records, asked, settings, console)
+            documents |= _documents(settings)
+            letters = asyncio.run(_dead_letters(settings))
+        speed = {
+            "offers_per_second": round(asked / ran.seconds, 1),
+            "age_seconds_p50": ran.last.age(0.5),
+            "age_seconds_p99": ran.last.age(0.99),
+        }
     answers = [
         _too_large() if offer_id in large else _answered(offer_id, documents, letters)
         for offer_id in table["offer_id"].to_pylist()
@@ -94,9 +115,7 @@ def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Reco
         "offers": table.num_rows,
         "dead_letters": sum("error" in row for row in answers),
         "uncertain": sum(row.get("status") == "uncertain" for row in answers),
-        "offers_per_second": round(table.num_rows / ran.seconds, 1),
-        "age_seconds_p50": ran.last.age(0.5),
-        "age_seconds_p99": ran.last.age(0.99),
+        **speed,
     }
     return run.finish(summary, {ANSWERS: out / ANSWERS})
 
@@ -129,11 +148,48 @@ def _values(table: pa.Table) -> Iterator[tuple[str, bytes]]:
 def _documents(settings: Settings) -> dict[str, dict[str, Any]]:
     with mongodb(settings) as client:
         collection = client[settings.mongodb_database][settings.mongodb_collection]
-        wanted = ("category_id", "score", "alternatives", "status", "model")
         return {
-            document["_id"]: {name: document[name] for name in wanted}
-            for document in collection.find({}, dict.fromkeys(wanted, 1))
+            document["_id"]: {name: document[name] for name in _ANSWER}
+            for document in collection.find({}, dict.fromkeys(_ANSWER, 1))
         }
+
+
+def _kept(parts: Path) -> dict[str, dict[str, Any]]:
+    """The answers that a killed run has kept, by the offers' ids."""
+    rows = [msgspec.json.decode(line) for file in _files(parts) for line in jsonl.read(file)]
+    return {row["offer_id"]: {name: row[name] for name in _ANSWER} for row in rows}
+
+
+def _files(parts: Path) -> list[Path]:
+    return sorted(parts.glob("answers-*.jsonl"))
+
+
+@contextlib.contextmanager
+def _keeping(settings: Settings, parts: Path) -> Iterator[None]:
+    """Keeps new answers in a file of `parts` every few seconds, from a thread of its own."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        known: set[str] = set()
+        pause = KEEP_SECONDS
+        while not ended.wait(pause):
+            started = time.monotonic()
+            # What cannot be kept now will be later, or is asked again.
+            with contextlib.suppress(PyMongoError, FileError):
+                found = _documents(settings)
+                if new := sorted(found.keys() - known):
+                    with appearing(parts / f"answers-{len(_files(parts)):06d}.jsonl") as file:
+                        file.writelines(_encode({"offer_id": i, **found[i]}) + b"\n" for i in new)
+                    known.update(new)
+            pause = max(KEEP_SECONDS, (time.monotonic() - started) / KEEP_SHARE)
+
+    keeping = threading.Thread(target=keep, daemon=True)
+    keeping.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        keeping.join()
 
 
 async def _dead_letters(settings: Settings) -> dict[str, tuple[str, str]]:

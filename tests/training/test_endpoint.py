@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import io
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -11,8 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from classifier import __version__
+from classifier.artifact import Artifact
+from classifier.demo.stream import stream
 from classifier.model import Model
-from training import endpoint
+from classifier.produce import Record
+from classifier.settings import load_settings
+from training import endpoint, stage
 from training.stage import StageError
 from training.tiny import tiny_offers
 
@@ -73,6 +84,105 @@ def test_every_offer_comes_back_with_the_answer_of_the_artefact(
 
     # The same again is done already: nothing is started, whatever the servers.
     assert endpoint.answer(artifact.parent, offers, tmp_path / "out", console) == record
+
+
+SENT = 2_000
+"""Offers that the service has when the run is killed: as many as go to the broker at once."""
+
+ENDLESS = """
+import sys
+from pathlib import Path
+from rich.console import Console
+from training import endpoint
+
+values, calls = endpoint._values, []
+
+def some(table):
+    calls.append(table)
+    for number, each in enumerate(values(table)):
+        if len(calls) == 2 and number == int(sys.argv[4]):
+            sys.stdin.read()  # until killed
+        yield each
+
+endpoint._values, endpoint.KEEP_SECONDS = some, 0.2
+endpoint.answer(*map(Path, sys.argv[1:4]), Console(stderr=True))
+"""
+
+
+def kept(out: Path) -> int:
+    """Answers that a run which is not done yet has kept."""
+    return sum(file.read_bytes().count(b"\n") for file in out.glob("parts/*/*.jsonl"))
+
+
+@pytest.mark.usefixtures("servers")
+def test_killed_run_s_answers_are_kept_and_only_the_rest_is_asked(
+    tmp_path: Path, artifact: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list(tiny_offers(seed=6, each=55))
+    rows: list[dict[str, object]] = [
+        {**msgspec.structs.asdict(offer), "offer_id": f"o-{number:05d}"}
+        for number, (offer, _) in enumerate(made)
+    ]
+    rows[7] = {"offer_id": "o-00007", "title": "!!!"}  # set aside, so that it is asked again
+    offers, out = write(tmp_path / "test.parquet", rows), tmp_path / "out"
+    command = [sys.executable, "-c", ENDLESS, *map(str, (artifact, offers, out, SENT))]
+    with subprocess.Popen(
+        command, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as run:
+        deadline = time.monotonic() + 90
+        while kept(out) < SENT - 1:
+            assert run.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        run.send_signal(signal.SIGKILL)
+    assert not (out / "stage.json").exists()
+
+    asked: list[Record] = []
+
+    def watched(records: Iterator[Record], *rest: Any) -> Any:
+        asked.extend(records)
+        return stream(iter(asked), *rest)
+
+    monkeypatch.setattr(endpoint, "stream", watched)
+    record = endpoint.answer(artifact, offers, out, console)
+    ids = [str(row["offer_id"]) for row in rows]
+    assert [each.key for each in asked] == [i.encode() for i in ("o-00007", *ids[SENT:])]
+    answers = pq.read_table(out / "answers.parquet").to_pylist()
+    assert [row["offer_id"] for row in answers] == ids
+    assert answers[7]["error"]["reason"] == "no text"
+    model = Model.load(artifact, threads=1)
+    expected = model.predict([model.recipe.text(offer) for offer, _ in made])
+    for number, (row, answer) in enumerate(zip(answers, expected, strict=True)):
+        if number != 7:
+            assert answer is not None
+            assert (row["category_id"], row["status"]) == (answer.category_id, answer.status)
+            assert row["score"] == pytest.approx(answer.score, abs=2e-4)
+            assert len(row["alternatives"]) == len(answer.alternatives)
+            assert row["model"] == artifact.name
+    assert (record.summary["offers"], record.summary["dead_letters"]) == (len(rows), 1)
+    assert not (out / "parts").exists()
+
+
+def test_nothing_is_asked_where_every_answer_was_kept(
+    tmp_path: Path, artifact: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offers, out = write(tmp_path / "test.parquet", [{"offer_id": "a"}]), tmp_path / "out"
+    monkeypatch.setattr(endpoint, "place", None)  # no server is wanted
+    inputs = {
+        "model": Artifact.load(artifact).manifest.id,
+        **stage.hash_inputs({"offers": offers}),
+        "service": __version__,
+        "alternatives": str(load_settings().alternatives),
+    }
+    answer = {
+        "offer_id": "a", "category_id": "tents", "score": 0.1 + 0.2, "status": "uncertain",
+        "alternatives": [{"category_id": "kettles", "score": 0.25}], "model": "m",
+    }  # fmt: skip
+    parts = stage.Stage("endpoint", out, None, inputs).begin()
+    (parts / "answers-000000.jsonl").write_bytes(msgspec.json.encode(answer) + b"\n")
+    record = endpoint.answer(artifact, offers, out, console)
+    assert pq.read_table(out / "answers.parquet").to_pylist() == [{**answer, "error": None}]
+    assert record.summary == {"offers": 1, "dead_letters": 0, "uncertain": 1}
 
 
 @pytest.mark.parametrize(

@@ -332,6 +332,10 @@ def test_svm_that_does_not_fit_is_refused_in_a_line(
     assert "no checkpoint" in refusal(work, out, student=work / "svm")
     assert "is of kind 'wide-and-deep'" in refusal(work, out, student=both[0])
     assert "has no stage.json" in refusal(work, out, linear=tmp_path)
+    changed = Path(shutil.copytree(work / "student", tmp_path / "changed"))
+    file = changed / "checkpoint" / "checkpoint.json"
+    file.write_text(file.read_text() + "\n")
+    assert "is not what the stage made" in refusal(work, out, student=changed)
 
 
 def test_command_prints_what_came_out(work: Path, both: tuple[Path, Record]) -> None:

@@ -107,6 +107,7 @@ constraints:
 	        sed -e '/^offer.classifier/d' -e '/^pip==/d' -e 's/+[a-z0-9.]*$$//'; } \
 	    > constraints.txt.new && mv constraints.txt.new constraints.txt
 
+# What make itself makes again. What a person trained stays, in runs/ and in MLflow's mlflow.db and mlruns/: rm -r runs
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info models
 

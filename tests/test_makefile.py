@@ -1,0 +1,130 @@
+"""What make would run is what the commands take: no option is renamed without the Makefile."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from classifier.cli import app as classifier_app
+from training import evaluate, given
+from training.cli import app as training_app
+from training.dataset import wanted
+from training.endpoint import ANSWERS
+from training.parameters import DatasetParameters, load
+
+ROOT = Path(__file__).parents[1]
+APPS = {"training": training_app, "classifier": classifier_app}
+
+# What a stage leaves, as far as another reads it: "" is its directory itself.
+MAKES = {
+    "lake": {"", "taxonomy.json", "production.json"},
+    "given": {f"{name}.parquet" for name in given.SETS},
+    "dataset": {
+        "taxonomy.json",
+        "dataset.json",
+        *(f"{each.name}.parquet" for each in wanted(DatasetParameters())),
+    },
+    "baseline": {""},
+    "endpoint": {ANSWERS},
+    "evaluate": {evaluate.PAGE},
+}
+
+SPLIT = {name: f"my {name}.jsonl.gz" for name in ("TRAIN", "VALIDATION", "TEST")}
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+
+
+def told(target: str, variables: Mapping[str, str]) -> list[list[str]]:
+    """The commands that make would run, each as its words."""
+    command = ["make", "-n", target, *(f"{name}={value}" for name, value in variables.items())]
+    # Of the run of make that these tests may be part of, nothing is taken over.
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    return [shlex.split(line) for line in done.stdout.replace("\\\n", " ").splitlines()]
+
+
+def parsed(target: str, **variables: str) -> list[tuple[str, dict[str, Any]]]:
+    """Name and values of every command of ours, by the command line's own parser, which raises."""
+    found = []
+    for words in told(target, variables):
+        if words[1:2] != ["-m"] or (app := APPS.get(words[2])) is None:
+            continue
+        command: Any = typer.main.get_command(app)
+        name, *arguments = words[3:]
+        context = command.commands[name].make_context(name, arguments)
+        found.append((name, context.params))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("variables", "stages"),
+    [
+        ({}, ["lake", "dataset", "baseline", "endpoint", "evaluate"]),
+        (
+            {"LAKE": "my/lake", "TAXONOMY": "my/taxonomy.json"},
+            ["dataset", "baseline", "endpoint", "evaluate"],
+        ),
+        (
+            {"LAKE": "my/lake", "TAXONOMY": "my/taxonomy.json", "PRODUCTION": "my/counts.json"},
+            ["dataset", "baseline", "endpoint", "evaluate"],
+        ),
+        (SPLIT, ["given", "baseline", "endpoint", "evaluate"]),
+        (
+            {**SPLIT, "TAXONOMY": "my/taxonomy.json"},
+            ["given", "baseline", "endpoint", "evaluate"],
+        ),
+    ],
+)
+def test_every_stage_of_the_baseline_takes_its_options_and_finds_its_files(
+    variables: dict[str, str], stages: list[str]
+) -> None:
+    settings = {"SET": "baseline.costs=[1] dataset.cap=500", "WORK": "runs/elsewhere"}
+    made = parsed("baseline", **settings, **variables)
+    assert [name for name, _ in made] == stages
+    theirs = {*map(Path, variables.values()), Path("pipeline.yaml")}
+    there = set(theirs)
+    taken = set()
+    for name, values in made:
+        out = values["out"]
+        assert out.parent == Path("runs/elsewhere")
+        if "overrides" in values:
+            parameters = load(ROOT / values["pipeline"], values["overrides"])
+            assert parameters.baseline.costs == (1.0,)
+            assert parameters.dataset.cap == 500
+        lake = {"lake": Path(values["lake"])} if "lake" in values else {}
+        read = {key: value for key, value in (values | lake).items() if isinstance(value, Path)}
+        del read["out"]
+        for option, path in read.items():
+            assert path in there, f"{name} --{option} {path}: no stage before it makes that"
+        taken |= set(read.values())
+        there |= {out / file for file in MAKES[name]}
+    assert theirs <= taken
+    assert told("baseline", {**settings, **variables})[-1] == [
+        "echo",
+        str(made[-1][1]["out"] / evaluate.PAGE),
+    ]
+
+
+def test_demo_takes_its_options() -> None:
+    plain = {"OFFERS": "my offers.jsonl", "TRAIN": "my.jsonl", "COUNT": "50"}
+    ((name, values),) = parsed("demo", **plain)
+    assert name == "demo"
+    assert (str(values["offers"]), str(values["train"])) == ("my offers.jsonl", "my.jsonl")
+    assert values["count"] == 50
+    assert [name for name, _ in parsed("demo")] == ["demo"]
+
+
+def test_cleaning_leaves_what_a_person_trained() -> None:
+    ((command, _, *removed),) = told("clean", {})
+    assert command == "rm"
+    assert not {"runs", "mlflow.db", "mlruns"} & set(removed)

@@ -27,6 +27,11 @@ from training.stage import StageError
 
 ALL = "all"
 
+TOLD = (
+    ArtifactError, DataError, EngineError, FileError, ModelError, ParameterError, StageError,
+)  # fmt: skip
+"""What a person is told in one line."""
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 Work = Annotated[Path, typer.Option(help="Directory of all rows.", file_okay=False)]
@@ -58,14 +63,20 @@ def run(
     if name not in (*known.rows, ALL):
         raise ParameterError(f"no row {name!r}; there are {', '.join(known.rows)} and {ALL}")
     given = Given(train, validation, test, unlabelled, encoder)
+    failed = []
     for each in known.rows if name == ALL else [name]:
         try:
             row.run(each, known, given, work, _say)
-        except NotHereError as error:
+        except TOLD as error:
             if name != ALL:
                 raise
+            # The others can be made without it, most of them.
             _say(f"not run: {error}")
+            if not isinstance(error, NotHereError):
+                failed.append(each)
     show(work, rows, labels)
+    if failed:
+        raise StageError(f"failed: {', '.join(failed)}; the lines above say why")
 
 
 @app.command("table")
@@ -92,9 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code; what is wrong is one line."""
     try:
         app(arguments, standalone_mode=False)
-    except (
-        ArtifactError, DataError, EngineError, FileError, ModelError, ParameterError, StageError,
-    ) as error:  # fmt: skip
+    except TOLD as error:
         _say(f"error: {error}")
         return 1
     except OSError as error:

@@ -41,18 +41,17 @@ def make(artifact: Path, sets: Mapping[str, Path], out: Path, say: Say) -> Recor
         return record
     parts = stage.begin()
     asked = {}
-    for name in SETS:
-        kept = parts / f"{name}.json"
-        if not kept.exists():
-            say(f"{artifact.name} answers {sets[name]}")
-            target = parts / f"{name}.parquet"
-            # Not forked: a forked process would have the locks of this one's threads.
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    # Not forked: a forked process would have the locks of this one's threads.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        for name in SETS:
+            kept, target = parts / f"{name}.json", parts / f"{name}.parquet"
+            if not kept.exists():
+                say(f"{artifact.name} answers {sets[name]}")
                 waiting = pool.submit(served.classify, artifact, sets[name], target, serving)
                 write_json(kept, waiting.result())
-        asked[name] = msgspec.json.decode(kept.read_bytes(), type=Asked)
-        # The part stays until the stage is done: a run that is killed here finds it again.
-        shutil.copyfile(parts / f"{name}.parquet", out / f"{name}.parquet")
+            asked[name] = msgspec.json.decode(kept.read_bytes(), type=Asked)
+            # The part stays until the stage is done: a run that is killed here finds it again.
+            shutil.copyfile(target, out / target.name)
     test = asked["test"]
     if test.errors == test.offers:
         raise StageError(f"{sets['test']}: no offer got an answer")

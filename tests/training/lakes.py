@@ -74,11 +74,16 @@ def draw(
 
 
 def read(place: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of the set that was drawn last, "train" or "experiments/s"."""
-    folder, _, own = name.rpartition("/")
-    file = figures(place)["experiments"][own] if folder else f"{name}.parquet"
-    rows: list[dict[str, Any]] = pq.read_table(place / "sets" / file).to_pylist()
+    """The rows of a set, "train" or "experiments/s"."""
+    rows: list[dict[str, Any]] = pq.read_table(path(place, name)).to_pylist()
     return rows
+
+
+def path(place: Path, name: str) -> Path:
+    """The file of a set, of the experiments' those that were drawn last."""
+    folder, _, own = name.rpartition("/")
+    file: str = figures(place)["experiments"][own] if folder else f"{name}.parquet"
+    return place / "sets" / file
 
 
 def files(place: Path) -> dict[str, bytes]:

@@ -85,7 +85,7 @@ def text(row: dict[str, Any]) -> str:
 
 def test_columns_are_those_of_an_offer_set(sample: Path) -> None:
     for name in SETS:
-        schema = pq.read_schema(sample / "sets" / f"{name}.parquet")
+        schema = pq.read_schema(lakes.path(sample, name))
         extra = ["weight"] if name in ("test", "validation") else []
         assert schema.names == [*COLUMNS, *extra]
         assert {str(schema.field(column).type) for column in COLUMNS} == {"string"}

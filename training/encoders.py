@@ -1,7 +1,8 @@
 """Encoders: what is pretrained, by name or by path, as something to train on.
 
 An encoder is a directory in Hugging Face's form (or its name on the hub): config.json,
-model.safetensors and a tokeniser. No code of it is run and no pickle of it is read.
+model.safetensors and a tokeniser. No code of it is run and no pickle of it is read. A checkpoint of
+a teacher is one, too: a student can start from some of its layers.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from transformers.utils.hub import cached_file
 
 from classifier.artifact import file_hash, flush
 from classifier.encoder import Attention
+from compile.checkpoint import DESCRIPTION, Checkpoint, CheckpointError
 from training.scratch import Shape
 from training.stage import write_json
 from training.vocabulary import train_tokeniser
@@ -76,11 +78,17 @@ class Encoder:
 
 
 def load(name_or_path: str | Path, attention: Attention = "sdpa") -> Encoder:
-    """The encoder of that name on the hub, or in that directory. Raises EncoderError."""
+    """The encoder of that name on the hub, or in that directory; of a checkpoint the one under its
+    head. Raises EncoderError.
+    """
     name = str(name_or_path)
     config = load_config(name)
     tokenizer = load_tokenizer(name)
-    model = load_model(AutoModel, name, attention)
+    path = _directory(name)
+    if path is not None and (path / DESCRIPTION).is_file():
+        model = _of_checkpoint(path, attention)
+    else:
+        model = load_model(AutoModel, name, attention)
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # the mean over tokens takes its place
     _agree(name, model, tokenizer)
@@ -88,6 +96,13 @@ def load(name_or_path: str | Path, attention: Attention = "sdpa") -> Encoder:
         raise EncoderError(f"{name}: its layers are not where an encoder has them")
     model.train(False)
     return Encoder(model, tokenizer)
+
+
+def _of_checkpoint(path: Path, attention: Attention) -> PreTrainedModel:
+    try:
+        return Checkpoint.load(path).encoder(attention).encoder
+    except CheckpointError as error:
+        raise EncoderError(str(error)) from error
 
 
 def load_config(name: str) -> PreTrainedConfig:

@@ -32,6 +32,8 @@ from training import processes
 RECORD = "stage.json"
 MARK = ".stage"
 PARTS = "parts"
+HALVES = (".*.part", ".staging-*", ".checkpoint-*")
+"""What is being written: files, directories, checkpoints; each gets its name when it is whole."""
 
 
 class StageError(Exception):
@@ -109,7 +111,7 @@ class Stage:
             (self.out / RECORD).unlink(missing_ok=True)
             own = self._own_parts()
             own.mkdir(parents=True, exist_ok=True)
-            halves = [*self.out.glob(".*.part"), *self.out.glob(".staging-*")]
+            halves = [p for kind in HALVES for p in self.out.glob(kind)]
             for other in (*halves, *(part for part in own.parent.iterdir() if part != own)):
                 if other.is_dir() and not other.is_symlink():
                     shutil.rmtree(other)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -188,6 +189,25 @@ def test_distilled_student_lies_nearer_to_its_teacher(
 def distances(embedded: Any) -> Any:
     found = np.linalg.norm(embedded[:, None] - embedded[None], axis=2)
     return found[np.triu_indices(len(embedded), 1)]
+
+
+def test_student_can_start_from_its_teachers_layers(
+    work: Path, taught: Record, tmp_path: Path
+) -> None:
+    encoder = str(work / "teacher" / "checkpoint")
+    record = make_student(
+        work, tmp_path, transfer=False, by=work / "teacher", encoder=encoder, layers=1, epochs=1,
+        rate=1e-9, head_rate=1e-9, prune=False, fields={"title": 200, "brand": 40},
+    )  # fmt: skip
+    assert record.inputs["teacher"] == taught.summary["checkpoint"]
+    ours, theirs = (
+        load_file(path / "checkpoint" / "model.safetensors")
+        for path in (tmp_path, work / "teacher")
+    )
+    kept = [name for name in ours if name.startswith("encoder.")]
+    assert any("layer.0" in name for name in kept)
+    assert not any("layer.1" in name for name in kept)
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-5) for name in kept)
 
 
 def test_pruning_changes_no_answer_and_leaves_fewer_weights(work: Path, tmp_path: Path) -> None:

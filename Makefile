@@ -1,6 +1,7 @@
 # Every command a person types. Needs Python 3.11 or newer with venv, and make; nothing else.
 #
 #   make demo                                  offers through Kafka, the model and MongoDB, live
+#   make demo MODEL=DIR                        with a model that is there
 #   make demo OFFERS=FILE.jsonl[.gz]           your own offers; with TRAIN=FILE your own labels too
 #   make baseline                              a lake, data sets, the tuned SVM, served, judged: report.html
 #   make baseline LAKE=DIR TAXONOMY=FILE       the same from a lake of your own
@@ -36,7 +37,9 @@ ENCODER ?=
 LABELS ?=
 
 # COUNT: how many sample events, or how many offers of OFFERS. OFFERS, TRAIN: files, .jsonl or .jsonl.gz.
+# MODEL: an artefact, or a folder with a current one.
 COUNT ?=
+MODEL ?=
 OFFERS ?=
 TRAIN ?=
 
@@ -52,7 +55,7 @@ SETS := $(foreach each,$(SET),--set '$(each)')
 demo: $(VENV)/demo.stamp
 	@$(BIN)/python -m classifier demo \
 	    $(if $(OFFERS),--offers "$(OFFERS)") $(if $(TRAIN),--train "$(TRAIN)") \
-	    $(if $(COUNT),--count "$(COUNT)")
+	    $(if $(COUNT),--count "$(COUNT)") $(if $(MODEL),--model "$(MODEL)")
 
 baseline: $(VENV)/train.stamp
 ifneq ($(TEST),)

@@ -278,6 +278,13 @@ def demo(
     count: Annotated[
         int | None, typer.Option(min=1, help="How many made-up events, or offers of the file.")
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A model that is there: an artefact, or a folder with a current one.",
+        ),
+    ] = None,
     models: Annotated[
         Path, typer.Option(metavar="DIR", help="Where trained models are kept.")
     ] = Path("models"),
@@ -287,7 +294,7 @@ def demo(
 
     _hush()
     try:
-        return run.demo(run.Options(offers=offers, train=train, count=count, models=models))
+        return run.demo(run.Options(offers, train, count, model, models))
     except DemoError as error:
         raise CommandError(str(error)) from error
 

@@ -26,9 +26,13 @@ def build(
     target: Annotated[TargetName, typer.Option(help="Device to compile for.")] = (
         TargetName.ONNX_CPU
     ),
+    current: Annotated[
+        bool, typer.Option("--current", help="Let OUT/current name it: what is served from OUT.")
+    ] = False,
 ) -> None:
     """Compile a checkpoint for one target, verify the result, publish it and print its path."""
     try:
+        from classifier.artifact import set_current
         from compile.build import CompileError
         from compile.build import build as build_artifact
     except ModuleNotFoundError as error:
@@ -37,7 +41,10 @@ def build(
         )
         raise typer.Exit(2) from None
     try:
-        typer.echo(build_artifact(checkpoint, target.value, out))
+        artifact = build_artifact(checkpoint, target.value, out)
+        if current:
+            set_current(out, artifact)
+        typer.echo(artifact)
     except CompileError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None

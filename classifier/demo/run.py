@@ -8,7 +8,7 @@ import importlib.util
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from rich.console import Console
 
 from classifier import produce as producing
 from classifier import sample
-from classifier.artifact import Artifact
+from classifier.artifact import Artifact, ArtifactError, resolve
 from classifier.client import client_settings
 from classifier.demo import DemoError, account, report, training
 from classifier.demo.account import Account, Sent
@@ -40,6 +40,7 @@ class Options:
     offers: Path | None = None  # offers of their own; None: the sample catalogue's
     train: Path | None = None  # labelled offers to train on; None: the sample catalogue's
     count: int | None = None  # how many records; None: EVENTS, or the whole file
+    model: Path | None = None  # one that is there; None: one that is trained on `train`
     models: Path = Path("models")
 
 
@@ -53,7 +54,7 @@ def demo(options: Options, console: Console | None = None) -> int:
     _check(options)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_terminated())
-        artifact = training.model(options.train, options.models, say)
+        artifact = _model(options, say)
         settings = stack.enter_context(place(artifact, say))
         total = options.count or (EVENTS if options.offers is None else None)
         records = (sent.record for sent in _sent(options, artifact))
@@ -73,6 +74,17 @@ def demo(options: Options, console: Console | None = None) -> int:
     return 0
 
 
+def _model(options: Options, say: Callable[[str], None]) -> Artifact:
+    if options.model is None:
+        return training.model(options.train, options.models, say)
+    try:
+        artifact = Artifact.load(resolve(options.model))
+    except ArtifactError as error:
+        raise DemoError(f"MODEL: {error}") from error
+    say(f"model {artifact.manifest.id}, of {options.model}")
+    return artifact
+
+
 def _check(options: Options) -> None:
     """What can be known to be wrong before anything starts."""
     for package in ("onnxruntime", "uvicorn"):
@@ -81,6 +93,8 @@ def _check(options: Options) -> None:
     for name, path in (("OFFERS", options.offers), ("TRAIN", options.train)):
         if path is not None and not path.is_file():
             raise DemoError(f"{name}: there is no file {path}")
+    if options.model and options.train:
+        raise DemoError("MODEL is trained already: leave TRAIN or MODEL out")
     if options.offers and options.train and _same(options.offers, options.train):
         raise DemoError(
             "OFFERS and TRAIN are the same offers: accuracy on what the model was trained on "

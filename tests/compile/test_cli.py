@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from classifier.artifact import Artifact
+from classifier.artifact import Artifact, resolve
 from compile.cli import TargetName, app
 
 
@@ -17,6 +17,13 @@ def test_compiles_and_prints_the_path(artifact: Path, tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     assert Artifact.load(Path(done.stdout.strip())).manifest.target == "torch-cpu"
+
+
+def test_what_is_compiled_as_current_is_served(artifact: Path, tmp_path: Path) -> None:
+    checkpoint = str(artifact.parent / "checkpoint")
+    done = CliRunner().invoke(app, [checkpoint, "--out", str(tmp_path), "--current"])
+    assert done.exit_code == 0, done.output
+    assert resolve(tmp_path) == Path(done.stdout.strip())
 
 
 def test_own_mistakes_are_one_line(tmp_path: Path) -> None:

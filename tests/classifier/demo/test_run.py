@@ -62,6 +62,30 @@ async def topics(kafka: str) -> set[str]:
 
 
 @pytest.mark.usefixtures("servers")
+async def test_model_that_is_there_is_served(
+    artifact: Path, tmp_path: Path, console: Console
+) -> None:
+    options = Options(model=artifact, models=tmp_path / "none", count=300)
+    assert await asyncio.to_thread(demo, options, console) == 0, text(console)
+    assert f"model {artifact.name}, of {artifact}" in text(console).replace("\n", "")
+    assert not options.models.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (Options(model=Path("nowhere")), "MODEL: nowhere"),
+        (Options(model=Path("nowhere"), train=Path("pyproject.toml")), "leave TRAIN or MODEL out"),
+    ],
+)
+def test_model_that_cannot_be_served_is_refused(
+    options: Options, said: str, console: Console
+) -> None:
+    with pytest.raises(DemoError, match=said):
+        demo(options, console)
+
+
+@pytest.mark.usefixtures("servers")
 async def test_every_sample_event_is_accounted_for_and_nothing_is_left(
     models: Path, console: Console, kafka: str, mongodb: str
 ) -> None:

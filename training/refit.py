@@ -81,6 +81,8 @@ def make(
         raise StageError(str(error)) from error
     torch.set_num_threads(cpu.quota())
     given = sets.read(known.description.text, train, validation, edition, say)
+    if not given.validation.texts:
+        raise StageError(f"{validation}: has no offer of any label of {train}")
     change = _change(known, given, train, edition, say)
     clock.lap("read")
 

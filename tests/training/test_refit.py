@@ -259,6 +259,10 @@ def test_what_cannot_be_refitted_is_one_line(work: Work, tmp_path: Path) -> None
         make(work, tmp_path / "1", by=tmp_path)
     with pytest.raises(StageError, match=r"3 labels of the training offers are no labels of .*old"):
         make(work, tmp_path / "2", edition="old.json")
+    offers = [(Offer(str(i), title="sofa"), f"other-{i % 2}") for i in range(4)]
+    write(work.file("other.jsonl"), [(offer, label) for offer, label in offers])
+    with pytest.raises(StageError, match=r"new-validation.jsonl: has no offer of any label of .*"):
+        make(work, tmp_path / "3", edition=None, train="other.jsonl")
     with pytest.raises(StageError, match=r"is the stage student's; choose another directory"):
         make(work, work.student)
 

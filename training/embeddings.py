@@ -5,9 +5,11 @@ named by its hash:
 
     <model>/00000.safetensors    hashes (n, 16) uint8, embeddings (n, width) float16
 
-A file appears when it is whole, so a killed run has lost the texts of one file at most. float16
-moves an embedding by at most 2⁻¹¹ of each number: far below what can be learnt of it, at half the
-bytes.
+A file appears when it is whole, so a killed run has lost the texts of one file at most.
+
+float16 moves an embedding by at most 2⁻¹¹ of each number. Measured with a teacher 128 wide and
+22,559 texts of the sample catalogue: 6.1 MB against float32's 11.9, and students of two seeds that
+were right for 68.87 and 68.92 % of 4,051 validation offers against 68.87 and 68.95 %.
 """
 
 from __future__ import annotations

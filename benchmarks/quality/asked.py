@@ -35,8 +35,10 @@ def _parts(
 ) -> list[str]:
     against, teacher = recipes.against, recipes.teacher(name)
     parts = []
-    if own.errors is None:
+    if rows[against] is None:
         parts.append(f"`{against}` was not run")
+    elif own.errors is None:
+        parts.append(f"`{against}` makes no errors that this one's could be compared with")
     else:
         met = _met(own.errors <= MOST_ERRORS)
         parts.append(f"{own.errors:.2f} of the errors of `{against}`, asked {MOST_ERRORS}: {met}")

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from sklearn.metrics import f1_score
 
 from training.predictions import NONE, Predictions
 from training.slices import sources
@@ -69,6 +68,8 @@ def mean_f1(
 
     A label with fewer parents stands for itself at the levels that it lacks: its topmost category.
     """
+    from sklearn.metrics import f1_score  # takes seconds to import, and most tables need none
+
     levels = 1 + max(len(labels[truth].parents) for truth in truths)
     scores = []
     for level in range(levels):

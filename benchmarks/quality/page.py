@@ -1,7 +1,4 @@
-"""The page: the quality table as people read it.
-
-WORK/quality.json, WORK/quality.md
-"""
+"""The page: the quality table as people read it, in WORK/quality.md; quality.json for programs."""
 
 from __future__ import annotations
 

@@ -102,6 +102,9 @@ def test_row_that_is_nowhere_worse_says_so() -> None:
     assert asked.lines(quality(six=alone), KNOWN) == [
         "`six`: `svm` was not run; its teacher was not run"
     ]
+    perfect = msgspec.structs.replace(SVM, errors=None)
+    (line,) = asked.lines(quality(svm=perfect, six=alone), KNOWN)
+    assert line.startswith("`six`: `svm` makes no errors that this one's could be compared with;")
 
 
 def test_what_is_asked_of_a_small_distilled_student_is_held_against_its_figures() -> None:

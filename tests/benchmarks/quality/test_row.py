@@ -155,7 +155,7 @@ def test_row_that_is_done_does_nothing(
 
     monkeypatch.setattr("training.loop.fit", never)
     monkeypatch.setattr(svm, "fit", never)
-    monkeypatch.setattr(row, "build", never)
+    monkeypatch.setattr("compile.build.build", never)
     monkeypatch.setattr(answers, "ProcessPoolExecutor", never)
     monkeypatch.setattr("training.evaluate.judge", never)
     before = {path: path.stat().st_mtime_ns for path in work.rglob("stage.json")}

@@ -6,6 +6,7 @@
 #   make baseline                              a lake, data sets, the tuned SVM, served, judged: report.html
 #   make baseline LAKE=DIR TAXONOMY=FILE       the same from a lake of your own
 #   make baseline TRAIN=FILE VALIDATION=FILE TEST=FILE      the same on sets that are split already
+#   make train                                 sample offers: SVM, teacher, student, served, judged against the SVM
 #   make benchmark-quality ROW=NAME TRAIN=FILE VALIDATION=FILE TEST=FILE       a row of docs/quality.md
 #   make test                                  lint, types and every test, on a real broker and database
 #   make lint | make format | make bench | make clean
@@ -28,6 +29,8 @@ PRODUCTION ?=
 VALIDATION ?=
 TEST ?=
 SET ?=
+# Of encoder, teacher and student in `make train`.
+SEED ?= 0
 
 # `make benchmark-quality`: ROW is a row of benchmarks/quality/rows.yaml, or all; UNLABELLED: offers without
 # labels; ENCODER: the directory of a pretrained one; LABELS: labels with their parents. WORK is runs/quality.
@@ -49,7 +52,7 @@ INPUTS := pyproject.toml constraints.txt
 STAGE = $(BIN)/python -m training
 SETS := $(foreach each,$(SET),--set '$(each)')
 
-.PHONY: demo baseline benchmark-quality test lint format bench constraints clean
+.PHONY: train demo baseline benchmark-quality test lint format bench constraints clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/demo.stamp
@@ -76,6 +79,32 @@ endif
 	    --train $(WORK)/sets/train.parquet \
 	    $(if $(TEST),$(addprefix --taxonomy ,$(TAXONOMY)),--taxonomy $(WORK)/sets/taxonomy.json \
 	    --dataset $(WORK)/sets/dataset.json)
+	@echo "$(WORK)/report/report.html"
+
+# The way from offers to a served student, on the sample catalogue: training/sample.yaml has its sizes. With
+# `make demo MODEL=runs/train/models` the student answers the demo's offers.
+train: WORK := runs/train
+train: SAMPLE = --pipeline training/sample.yaml $(SETS)
+train: MADE = --set encoder.seed=$(SEED) --set teacher.seed=$(SEED) --set student.seed=$(SEED) \
+    --set teacher.encoder=$(WORK)/encoder/encoder --set student.encoder=$(WORK)/encoder/encoder
+train: LABELLED = --train $(WORK)/sets/train.parquet --validation $(WORK)/sets/validation.parquet \
+    --taxonomy $(WORK)/sets/taxonomy.json
+train: $(VENV)/train.stamp
+	$(STAGE) lake --out $(WORK)/lake $(SAMPLE)
+	$(STAGE) dataset --out $(WORK)/sets $(SAMPLE) --lake $(WORK)/lake --taxonomy $(WORK)/lake/taxonomy.json \
+	    --production $(WORK)/lake/production.json
+	$(STAGE) baseline --out $(WORK)/svm $(SAMPLE) $(LABELLED)
+	$(STAGE) encoder --out $(WORK)/encoder $(SAMPLE) $(MADE) --train $(WORK)/sets/train.parquet \
+	    --transfer $(WORK)/sets/transfer.parquet
+	$(STAGE) teacher --out $(WORK)/teacher $(SAMPLE) $(MADE) $(LABELLED)
+	$(STAGE) student --out $(WORK)/student $(SAMPLE) $(MADE) $(LABELLED) --teacher $(WORK)/teacher \
+	    --transfer $(WORK)/sets/transfer.parquet
+	$(BIN)/python -m compile $(WORK)/student/checkpoint --out $(WORK)/models --current
+	$(STAGE) endpoint --out $(WORK)/svm-answers --model $(WORK)/svm --offers $(WORK)/sets/test.parquet
+	$(STAGE) endpoint --out $(WORK)/answers --model $(WORK)/models --offers $(WORK)/sets/test.parquet
+	$(STAGE) evaluate --out $(WORK)/report $(SAMPLE) --predictions $(WORK)/answers/answers.parquet \
+	    --against svm=$(WORK)/svm-answers/answers.parquet --train $(WORK)/sets/train.parquet \
+	    --taxonomy $(WORK)/sets/taxonomy.json --dataset $(WORK)/sets/dataset.json
 	@echo "$(WORK)/report/report.html"
 
 benchmark-quality: WORK := runs/quality

@@ -14,14 +14,15 @@ import pytest
 import typer
 
 from classifier.cli import app as classifier_app
-from training import evaluate, given
+from compile.cli import app as compile_app
+from training import evaluate, finetuning, given, pretraining
 from training.cli import app as training_app
 from training.dataset import wanted
 from training.endpoint import ANSWERS
 from training.parameters import DatasetParameters, load
 
 ROOT = Path(__file__).parents[1]
-APPS = {"training": training_app, "classifier": classifier_app}
+APPS = {"training": training_app, "classifier": classifier_app, "compile": compile_app}
 
 # What a stage leaves, as far as another reads it: "" is its directory itself.
 MAKES = {
@@ -33,9 +34,18 @@ MAKES = {
         *(f"{each.name}.parquet" for each in wanted(DatasetParameters())),
     },
     "baseline": {""},
+    "encoder": {pretraining.ENCODER},
+    "teacher": {""},
+    "student": {finetuning.CHECKPOINT},
+    "compile": {""},
     "endpoint": {ANSWERS},
     "evaluate": {evaluate.PAGE},
 }
+
+STAGES_OF_TRAINING = [
+    "lake", "dataset", "baseline", "encoder", "teacher", "student", "compile", "endpoint",
+    "endpoint", "evaluate",
+]  # fmt: skip
 
 SPLIT = {name: f"my {name}.jsonl.gz" for name in ("TRAIN", "VALIDATION", "TEST")}
 
@@ -61,7 +71,11 @@ def parsed(target: str, **variables: str) -> list[tuple[str, dict[str, Any]]]:
             continue
         command: Any = typer.main.get_command(app)
         name, *arguments = words[3:]
-        context = command.commands[name].make_context(name, arguments)
+        if app is compile_app:  # the one command of its module
+            name, arguments = "compile", words[3:]
+            context = command.make_context(name, arguments)
+        else:
+            context = command.commands[name].make_context(name, arguments)
         found.append((name, context.params))
     return found
 
@@ -113,6 +127,29 @@ def test_every_stage_of_the_baseline_takes_its_options_and_finds_its_files(
         "echo",
         str(made[-1][1]["out"] / evaluate.PAGE),
     ]
+
+
+def test_every_stage_of_training_takes_its_options_and_finds_its_files() -> None:
+    made = parsed("train", WORK="runs/elsewhere", SEED="7", SET="teacher.epochs=3")
+    there = {Path("training/sample.yaml")}
+    for name, values in made:
+        out = values["out"]
+        assert out.parent == Path("runs/elsewhere")
+        if "overrides" in values:
+            parameters = load(ROOT / values["pipeline"], values["overrides"])
+            assert parameters.teacher.epochs == 3
+            if name in ("encoder", "teacher", "student"):
+                assert getattr(parameters, name).seed == 7
+            if name in ("teacher", "student"):
+                assert Path(getattr(parameters, name).encoder) in there
+        lake = {"lake": Path(values["lake"])} if "lake" in values else {}
+        read = {key: value for key, value in (values | lake).items() if isinstance(value, Path)}
+        del read["out"]
+        read |= {each: Path(each.partition("=")[2]) for each in values.get("against") or ()}
+        for option, path in read.items():
+            assert path in there, f"{name} --{option} {path}: no stage before it makes that"
+        there |= {out / file for file in MAKES[name]}
+    assert [name for name, _ in made] == STAGES_OF_TRAINING
 
 
 def test_demo_takes_its_options() -> None:

@@ -15,8 +15,8 @@ class Relative(NamedTuple):
 
 
 def relative(own: Mapping[str, float], other: Mapping[str, float]) -> Relative:
-    """Of accuracies by source, of the same sources: the ratio of the errors in each, and its
-    unweighted mean.
+    """Of accuracies by source (or by language), of the same ones: the ratio of the errors in each,
+    and its unweighted mean.
 
     Some sources are large and easy, so the ratio over all offers would say little about the others.
     """

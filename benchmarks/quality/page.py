@@ -65,6 +65,11 @@ def markdown(quality: Quality, recipes: Recipes) -> str:
         ),
         ("Accuracy by language", {name: each.languages for name, each in ran.items()}, False),
         (
+            f"Errors by language, `{against}` = 1",
+            {name: each.errors_by_language for name, each in ran.items()},
+            True,
+        ),
+        (
             "Weighted F1, averaged over the levels that labels have above them, by source",
             {name: each.hierarchy for name, each in ran.items()},
             False,

@@ -32,6 +32,7 @@ class Figures(msgspec.Struct, frozen=True):
     languages: dict[str, float]
     errors: float | None  # in the SVM's, mean over sources
     errors_by_source: dict[str, float | None]
+    errors_by_language: dict[str, float | None]
     worse: list[str]  # sources with more errors than the SVM
     behind_teacher: float | None  # points of accuracy, mean over sources; negative: ahead
     validation: float | None  # accuracy, mean over sources; None where it was fitted on that
@@ -71,16 +72,21 @@ def _figures(
     labels: Mapping[str, Label] | None,
 ) -> Figures:
     sources = _sources(found.judged)
-    relative = None if against is None else errors.relative(sources, _sources(against.judged))
+    languages = _accuracies(found.judged, "language")
+    relative = by_language = None
+    if against is not None:
+        relative = errors.relative(sources, _sources(against.judged))
+        by_language = errors.relative(languages, _accuracies(against.judged, "language"))
     fitted_on_validation = bool(found.model.parameters.get("refit"))
     return Figures(
         offers=found.judged.test_set.offers,
         accuracy=mean_over_sources(sources),
         macro_f1=_macro_f1(found.judged),
         sources=sources,
-        languages=_accuracies(found.judged, "language"),
+        languages=languages,
         errors=None if relative is None else relative.mean,
         errors_by_source={} if relative is None else relative.by_source,
+        errors_by_language={} if by_language is None else by_language.by_source,
         worse=[] if relative is None else relative.worse,
         behind_teacher=_behind(name, found, ran, recipes),
         validation=None if fitted_on_validation else found.answers.summary["validation"],

@@ -36,6 +36,7 @@ SVM = Figures(
     languages={"de": 0.8},
     errors=1.0,
     errors_by_source={"a": 1.0, "b": 1.0},
+    errors_by_language={"de": 1.0},
     worse=[],
     behind_teacher=None,
     validation=None,
@@ -51,6 +52,7 @@ SIX = msgspec.structs.replace(
     sources={"a": 0.88, "b": 0.82},
     errors=0.9,
     errors_by_source={"a": 1.2, "b": 0.6},
+    errors_by_language={"de": 0.75},
     worse=["a"],
     behind_teacher=0.456,
     validation=0.84,
@@ -86,6 +88,7 @@ def test_figures_stand_in_their_columns() -> None:
     assert "| a | 90.00 | 88.00 |" in text
     assert "| a | 1.00 | 1.20 |" in text
     assert "| de | 80.00 | 80.00 |" in text
+    assert "| de | 1.00 | 0.75 |" in text
     assert "| b | 75.00 | 75.00 |" in text
 
 
@@ -94,11 +97,11 @@ def test_row_that_is_nowhere_worse_says_so() -> None:
     assert "| 0.90 | none |" in page.markdown(quality(svm=SVM, six=better), KNOWN)
     # Without the row that all are held against nothing is known.
     alone = msgspec.structs.replace(
-        SIX, errors=None, errors_by_source={}, worse=[], behind_teacher=None
+        SIX, errors=None, errors_by_source={}, errors_by_language={}, worse=[], behind_teacher=None
     )
     text = page.markdown(quality(six=alone), KNOWN)
     assert "| `six` | six layers | 85.00 | 70.00 |  |  |  | 84.00 |" in text
-    assert "Errors by source" not in text
+    assert "Errors by" not in text
     assert asked.lines(quality(six=alone), KNOWN) == [
         "`six`: `svm` was not run; its teacher was not run"
     ]

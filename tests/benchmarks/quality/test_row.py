@@ -142,6 +142,10 @@ def test_row_leaves_the_records_that_the_table_is_made_of(work: Path, known: Rec
         assert figures.minutes == pytest.approx(made["seconds"] / 60)
     assert small.behind_teacher == pytest.approx(100 * (taught.accuracy - small.accuracy))
     assert taught.behind_teacher is None
+    for language, ratio in taught.errors_by_language.items():
+        own, other = taught.languages[language], linear.languages[language]
+        expected = None if other == 1 else pytest.approx((1 - own) / (1 - other))
+        assert ratio == expected
     assert json.loads((work / "one-layer" / "report" / REPORT).read_bytes())["against"].keys() == {
         "svm"
     }

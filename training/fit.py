@@ -75,7 +75,7 @@ def fit(
             rate = _rate(step, total, schedule.warm_up)
             for group, full in zip(optimiser.param_groups, rates, strict=True):
                 group["lr"] = full * rate
-            chosen = [_thin(rows[i], schedule.piece_dropout, rng) for i in batch]
+            chosen = [thin(rows[i], schedule.piece_dropout, rng) for i in batch]
             ids, mask = collate(chosen, pad_id)
             if number < schedule.table_passes:
                 logits = _past_layers(model, ids, mask)
@@ -172,7 +172,7 @@ def _batches(rows: Rows, size: int, rng: np.random.Generator) -> list[NDArray[np
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def _thin(row: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def thin(row: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.int64]:
     """The row without a random share of its pieces, but with its specials; short ones stay whole"""
     if not share or len(row) < 6:
         return row

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from transformers import (
 
 from training import distillation, processes
 from training.distillation import UNLABELLED, Learner
-from training.fit import Rows, collate
+from training.fit import Rows, collate, thin
 from training.parameters import LoopParameters, Precision
 
 WHOLE = "whole"
@@ -73,6 +73,13 @@ def fit(
     learner.eval()
 
 
+class Draw(NamedTuple):
+    """A row in one of the passes, which may read it with other pieces left out."""
+
+    row: int
+    epoch: int
+
+
 class Batches:
     """All batches of the run, `epochs` passes, each of exactly `batch` rows of like length.
 
@@ -92,9 +99,10 @@ class Batches:
     def __len__(self) -> int:
         return self._parameters.epochs * -(-len(self._lengths) // self.batch_size)
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[Draw]]:
         for epoch in range(self._parameters.epochs):
-            yield from self._pass(np.random.default_rng([self._parameters.seed, epoch]))
+            for batch in self._pass(np.random.default_rng([self._parameters.seed, epoch])):
+                yield [Draw(row, epoch) for row in batch]
 
     def _pass(self, rng: np.random.Generator) -> list[list[int]]:
         size = self.batch_size
@@ -151,8 +159,8 @@ def groups(learner: Learner, parameters: LoopParameters) -> list[dict[str, Any]]
     ]
 
 
-class _Rows(Dataset[int]):
-    """Row numbers; the collator looks the rows up."""
+class _Rows(Dataset[Draw]):
+    """What was drawn; the collator looks the rows up."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -160,8 +168,8 @@ class _Rows(Dataset[int]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, row: int) -> int:
-        return row
+    def __getitem__(self, drawn: Draw) -> Draw:
+        return drawn
 
 
 class _Trainer(Trainer):
@@ -178,7 +186,7 @@ class _Trainer(Trainer):
     ) -> None:
         self._data, self._batches, self._pad_id = data, batches, pad_id
         self._loss_weight = loss_weight
-        self._label_smoothing = parameters.label_smoothing
+        self._parameters = parameters
         self._log_prior = None
         if parameters.balance == "logits":
             labels = learner.model.head.out_features
@@ -203,17 +211,26 @@ class _Trainer(Trainer):
         prepared: DataLoader[Any] = self.accelerator.prepare(loader)
         return prepared
 
-    def _collate(self, numbers: Sequence[int]) -> dict[str, Tensor]:
-        ids, mask = collate([self._data.rows[i] for i in numbers], self._pad_id)
+    def _collate(self, drawn: Sequence[Draw]) -> dict[str, Tensor]:
+        numbers = [each.row for each in drawn]
+        ids, mask = collate([self._read(each) for each in drawn], self._pad_id)
         batch = {
             "input_ids": ids,
             "attention_mask": mask,
-            "labels": torch.from_numpy(self._data.labels[list(numbers)]),
+            "labels": torch.from_numpy(self._data.labels[numbers]),
         }
         if self._data.targets is not None:
-            targets = self._data.targets[list(numbers)].astype(np.float32)
+            targets = self._data.targets[numbers].astype(np.float32)
             batch["targets"] = torch.from_numpy(targets)
         return batch
+
+    def _read(self, drawn: Draw) -> NDArray[np.int64]:
+        """The row without some of its pieces: the same ones whichever process reads it."""
+        row, share = self._data.rows[drawn.row], self._parameters.piece_dropout
+        if not share:
+            return row
+        rng = np.random.default_rng([self._parameters.seed, drawn.epoch, drawn.row])
+        return thin(row, share, rng)
 
     def compute_loss(
         self,
@@ -230,7 +247,7 @@ class _Trainer(Trainer):
             embedded,
             inputs.get("targets"),
             weight=self._loss_weight,
-            label_smoothing=self._label_smoothing,
+            label_smoothing=self._parameters.label_smoothing,
             log_prior=None if prior is None else prior.to(logits.device),
         )
 

@@ -118,6 +118,8 @@ class LoopParameters(_Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.05
     balance: Literal["none", "sampling", "logits"] = "none"  # what is done for rare categories
+    # Share of a text's pieces that each pass leaves out, at random: against learning by heart.
+    piece_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     precision: Precision = "auto"  # auto: bf16 on a GPU that has it
     checkpoint_minutes: Annotated[float, Field(ge=0)] = 10.0  # between checkpoints
 

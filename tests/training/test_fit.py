@@ -107,13 +107,13 @@ def test_batches_hold_every_row_once_and_like_lengths_together() -> None:
 def test_thinned_rows_keep_their_specials() -> None:
     rng = np.random.default_rng(0)
     row = np.array([2, *range(10, 40), 3])
-    thinned = fit._thin(row, 0.5, rng)
+    thinned = fit.thin(row, 0.5, rng)
     assert thinned[0] == 2
     assert thinned[-1] == 3
     assert 5 < len(thinned) < 28
-    assert fit._thin(row, 0.0, rng) is row
+    assert fit.thin(row, 0.0, rng) is row
     short = np.array([2, 9, 3])
-    assert fit._thin(short, 0.9, rng) is short
+    assert fit.thin(short, 0.9, rng) is short
 
 
 def test_collate_masks_what_is_padding() -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from classifier.encoder import OfferEncoder
 from compile.verify import one_thread
 from training import loop
 from training.distillation import UNLABELLED, Learner
+from training.fit import collate
 from training.loop import Batches, Data, fit, groups, log_prior
 from training.parameters import LoopParameters
 from training.scratch import Shape
@@ -32,6 +33,10 @@ QUICK = LoopParameters(
 def _on_one_thread() -> Iterator[None]:
     with one_thread():
         yield
+
+
+def rows_of(batches: Batches) -> list[list[int]]:
+    return [[drawn.row for drawn in batch] for batch in batches]
 
 
 def data(count: int = 200, seed: int = 0) -> Data:
@@ -49,6 +54,12 @@ def data(count: int = 200, seed: int = 0) -> Data:
 def learner(teacher_width: int | None = None) -> Learner:
     torch.manual_seed(0)
     return Learner(OfferEncoder.new(SHAPE.config(40, 0), 3), teacher_width)
+
+
+def learner_of(max_tokens: int) -> Learner:
+    torch.manual_seed(0)
+    shape = Shape(pieces=40, hidden=16, layers=1, heads=2, inner=16, max_tokens=max_tokens)
+    return Learner(OfferEncoder.new(shape.config(40, 0), 3))
 
 
 def flat(trained: Learner) -> torch.Tensor:
@@ -179,9 +190,33 @@ def test_checkpoint_without_its_end_is_not_resumed_from(tmp_path: Path) -> None:
     assert loop.last(tmp_path / "nowhere") is None
 
 
+def test_pieces_are_left_out_anew_in_every_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the same ones in the same pass, whoever asks."""
+    read: list[list[tuple[int, ...]]] = []
+
+    def noted(rows: Sequence[np.ndarray], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+        read[-1] += [tuple(row.tolist()) for row in rows]
+        return collate(rows, pad_id)
+
+    monkeypatch.setattr(loop, "collate", noted)
+    rows = [np.array([2, *range(8, 38), 3])] * 16
+    given = Data(rows, np.arange(16) % 3)
+    for number, dropout in enumerate((0.3, 0.3, 0.0)):
+        read.append([])
+        parameters = QUICK.model_copy(update={"epochs": 2, "piece_dropout": dropout})
+        fit(learner_of(32), given, parameters, 0, tmp_path / str(number))
+    assert read[0] == read[1]
+    assert len(set(read[0])) == 32  # every row and pass another
+    assert all((row[0], row[-1]) == (2, 3) for row in read[0])
+    assert np.mean([len(row) for row in read[0]]) == pytest.approx(2 + 0.7 * 30, abs=1.5)
+    assert set(read[2]) == {tuple(rows[0].tolist())}
+
+
 def test_batches_are_full_hold_every_row_and_like_lengths() -> None:
     given = data(1000)
-    batches = list(Batches(given, QUICK))
+    batches = rows_of(Batches(given, QUICK))
     assert len(batches) == len(Batches(given, QUICK)) == 6 * 63
     assert {len(batch) for batch in batches} == {16}
     for epoch in range(6):
@@ -194,7 +229,7 @@ def test_batches_are_full_hold_every_row_and_like_lengths() -> None:
 
 
 def test_fewer_rows_than_a_batch_fill_it() -> None:
-    (batch,) = Batches(data(3), QUICK.model_copy(update={"epochs": 1}))
+    (batch,) = rows_of(Batches(data(3), QUICK.model_copy(update={"epochs": 1})))
     assert len(batch) == 16
     assert set(batch) == {0, 1, 2}
 
@@ -203,7 +238,7 @@ def test_balanced_sampling_draws_by_the_root_of_frequency() -> None:
     labels = np.repeat([0, 1, UNLABELLED], [9000, 1000, 100])
     given = Data([np.zeros(3, np.int64)] * len(labels), labels)
     parameters = QUICK.model_copy(update={"balance": "sampling", "epochs": 1, "batch": 100})
-    drawn = np.concatenate(list(Batches(given, parameters)))
+    drawn = np.concatenate(rows_of(Batches(given, parameters)))
     found = labels[drawn]
     # 9000 and 1000 in the root: 3 to 1.
     assert (found == 0).sum() / (found == 1).sum() == pytest.approx(3.0, rel=0.1)

@@ -52,9 +52,9 @@ def main(context: typer.Context) -> None:
     """Train models and judge them, a stage a command.
 
     A stage that was finished with the same inputs and parameters does nothing. Of those that were
-    killed, dataset, baseline, endpoint, adapt, teacher and student go on where they were, and the
-    others, which take minutes at most, start over. torchrun and accelerate launch may run adapt,
-    teacher and student in several processes. Figures go to MLflow where that is installed.
+    killed, dataset, baseline, endpoint, adapt, teacher, student and refit go on where they were,
+    and the others, which take minutes at most, start over. torchrun and accelerate launch may run
+    adapt, teacher and student in several processes. Figures go to MLflow where that is installed.
     """
     if processes.count() > 1 and context.invoked_subcommand not in TOGETHER:
         _fail(f"{context.invoked_subcommand} runs in one process", 2)

@@ -197,6 +197,8 @@ class Pipeline:
         for record in records:
             try:
                 self._ask([record])
+            except MemoryError:
+                raise  # the machine's, not the record's
             except Exception as own:  # noqa: BLE001
                 rejects.append(Reject(record, Reason.UNREADABLE, repr(own)))
             else:

@@ -184,13 +184,15 @@ class Whole(Source):
         return Fetched(records, [self.offsets.claim({PARTITION: (0, self.fetched)})])
 
 
-def refusing(ask: Callable[[Iterable[Offer]], Asked], word: str) -> Callable[..., Asked]:
+def refusing(
+    ask: Callable[[Iterable[Offer]], Asked], word: str, error: Exception
+) -> Callable[..., Asked]:
     """As `ask`, but that it raises on every offer with the word in its title."""
 
     def asked(offers: Iterable[Offer]) -> Asked:
         given = list(offers)
         if any(word in (offer.title or "") for offer in given):
-            raise ZeroDivisionError("this text alone")
+            raise error
         return ask(given)
 
     return asked
@@ -199,7 +201,8 @@ def refusing(ask: Callable[[Iterable[Offer]], Asked], word: str) -> Callable[...
 async def test_offer_that_cannot_be_prepared_costs_its_neighbours_nothing(
     engine: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.model, "ask", refusing(engine.model.ask, "poison"))
+    error = ZeroDivisionError("this text alone")
+    monkeypatch.setattr(engine.model, "ask", refusing(engine.model.ask, "poison", error))
     values = offers(6)
     values[2] = b'{"offer_id": "bad", "title": "poison"}'
     bench = Bench(engine, values, Whole)
@@ -209,6 +212,20 @@ async def test_offer_that_cannot_be_prepared_costs_its_neighbours_nothing(
     (reject,) = bench.letters.sent
     assert (reject.record.offset, reject.reason) == (2, Reason.UNREADABLE)
     assert "this text alone" in reject.detail
+
+
+async def test_lack_of_memory_condemns_no_offer(
+    engine: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.model, "ask", refusing(engine.model.ask, "kettle", MemoryError()))
+    bench = Bench(engine, offers(2), Whole)
+    async with bench.running() as task:
+        await asyncio.wait({task}, timeout=20)
+        with pytest.raises(ExceptionGroup) as caught:
+            task.result()
+    assert caught.group_contains(MemoryError)
+    assert bench.source.commits == []
+    assert bench.letters.sent == []
 
 
 async def test_tokeniser_that_fails_on_known_texts_condemns_no_offer(

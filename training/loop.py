@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import (
+    PreTrainedModel,
     PrinterCallback,
     Trainer,
     TrainerCallback,
@@ -66,11 +68,37 @@ def fit(
     accelerate launch) a batch is dealt out among them. Raises FloatingPointError when it diverges.
     """
     batches = Batches(data, parameters)
-    trainer = _Trainer(learner, data, parameters, batches, pad_id, checkpoints, loss_weight, show)
-    trainer.train(resume_from_checkpoint=last(checkpoints))
+    with _prepared(learner.model.encoder, parameters):
+        trainer = _Trainer(
+            learner, data, parameters, batches, pad_id, checkpoints, loss_weight, show
+        )
+        trainer.train(resume_from_checkpoint=last(checkpoints))
     if not all(bool(torch.isfinite(weights).all()) for weights in learner.parameters()):
         raise FloatingPointError("training ended with weights that are not finite")
     learner.eval()
+
+
+@contextmanager
+def _prepared(encoder: PreTrainedModel, parameters: LoopParameters) -> Iterator[None]:
+    """The encoder with its dropout and, on a CPU, attention as plain products while it is trained.
+
+    There PyTorch's fused attention takes five times as long backwards as forwards.
+    """
+    dropouts = [
+        (module, module.p) for module in encoder.modules() if isinstance(module, nn.Dropout)
+    ]
+    attention = encoder.config._attn_implementation
+    if parameters.dropout is not None:
+        for module, _ in dropouts:
+            module.p = parameters.dropout
+    if not torch.cuda.is_available():
+        encoder.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        for module, share in dropouts:
+            module.p = share
+        encoder.set_attn_implementation(attention)
 
 
 class Draw(NamedTuple):
@@ -313,9 +341,8 @@ def _arguments(parameters: LoopParameters, batches: int, checkpoints: Path) -> T
 def usual(seed: int, precision: Precision) -> dict[str, Any]:
     """The Trainer's arguments that every loop has: where it runs, and that it says nothing."""
     on_gpu = torch.cuda.is_available()
-    has_it = on_gpu and torch.cuda.is_bf16_supported()
     return {
-        "bf16": precision == "bf16" or (precision == "auto" and has_it),
+        "bf16": precision == "bf16" or (precision == "auto" and multiplies_bf16()),
         "use_cpu": not on_gpu,
         "seed": seed,
         "dataloader_pin_memory": on_gpu,
@@ -328,6 +355,13 @@ def usual(seed: int, precision: Precision) -> dict[str, Any]:
         "remove_unused_columns": False,
         "ddp_find_unused_parameters": False,
     }
+
+
+def multiplies_bf16() -> bool:
+    """Whether the device multiplies matrices of bf16: a GPU of the last years, a CPU with AMX."""
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported())
+    return bool(torch.cpu.get_capabilities().get("amx_bf16", False))
 
 
 def last(checkpoints: Path) -> str | None:

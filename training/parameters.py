@@ -120,7 +120,9 @@ class LoopParameters(_Section):
     balance: Literal["none", "sampling", "logits"] = "none"  # what is done for rare categories
     # Share of a text's pieces that each pass leaves out, at random: against learning by heart.
     piece_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    precision: Precision = "auto"  # auto: bf16 on a GPU that has it
+    # Within the encoder, in training; None: as it was pretrained. 0 is fastest on a CPU.
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    precision: Precision = "auto"  # auto: bf16 where the device multiplies in it
     checkpoint_minutes: Annotated[float, Field(ge=0)] = 10.0  # between checkpoints
 
 
@@ -232,7 +234,7 @@ class AdaptParameters(_Texts):
     head_rate: Rate = 1e-3
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     held_out: Positive = 2_000  # texts of each kind that are measured on, a tenth at most
-    precision: Precision = "auto"  # auto: bf16 on a GPU that has it
+    precision: Precision = "auto"  # auto: bf16 where the device multiplies in it
     checkpoint_minutes: Annotated[float, Field(ge=0)] = 10.0  # between checkpoints
 
 

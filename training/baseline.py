@@ -23,8 +23,8 @@ from classifier.engines.linear import MODEL_FILE
 from classifier.model import Model
 from classifier.ngrams import VOCABULARY, Span, most_ngrams
 from classifier.progress import bar
-from training import calibration, ngrams, svm
-from training.examples import DataError, Examples, limit
+from training import calibration, held_out, ngrams, svm
+from training.examples import DataError, Examples, joined, limit
 from training.ngrams import Chosen
 from training.parameters import BaselineParameters
 from training.sets import Sets, read
@@ -98,7 +98,7 @@ def make(
     cost, tuning = work.tune(sets, say)
     if parameters.refit:
         answers = work.answers("training", sets.training, sets.validation, cost)
-        final, _ = work.final(_joined(sets.training, sets.validation), questions, [], cost)
+        final, _ = work.final(joined(sets.training, sets.validation), questions, [], cost)
     else:
         final, answers = work.final(sets.training, questions, sets.validation.texts, cost)
     calibrated = _calibrate(answers, sets.validation, parameters.precision)
@@ -124,6 +124,7 @@ def make(
     results = {f"{published.name}/{name}": published / name for name in manifest.files}
     results[f"{published.name}/{artifact.MANIFEST}"] = published / artifact.MANIFEST
     results[artifact.CURRENT] = out / artifact.CURRENT
+    results[held_out.FILE] = held_out.write(out, sets.validation, answers.astype(np.float32))
     summary = {
         "artifact": published.name,
         "cost": cost,
@@ -296,15 +297,6 @@ def _publish(
         return artifact.publish(staging, description, out)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def _joined(first: Examples, second: Examples) -> Examples:
-    return Examples(
-        first.texts + second.texts,
-        np.concatenate([first.labels, second.labels]),
-        first.languages + second.languages,
-        first.label_ids,
-    )
 
 
 def _write_model(file: Path, fitted: svm.Svm, chosen: Chosen) -> None:

@@ -145,6 +145,17 @@ def examples(offers: Iterable[tuple[Offer, str]], recipe: TextRecipe) -> Example
     )
 
 
+def joined(first: Examples, second: Examples) -> Examples:
+    """All of both, which must have the same labels."""
+    return Examples(
+        first.texts + second.texts,
+        np.concatenate([first.labels, second.labels]),
+        first.languages + second.languages,
+        first.label_ids,
+        first.without_text + second.without_text,
+    )
+
+
 def texts_of(path: Path, recipe: TextRecipe) -> list[str]:
     """The texts of a file's offers, labelled or not, each once, sorted. Raises DataError."""
     return sorted({text for offer in read_offers(path) if (text := recipe.text(offer))})

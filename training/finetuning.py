@@ -15,13 +15,14 @@ from compile import checkpoint
 from compile.build import versions
 from compile.checkpoint import Checkpoint
 from compile.verify import golden_answers
-from training import calibration, loop, processes, pruning
+from training import calibration, held_out, loop, processes, pruning
 from training.distillation import UNLABELLED, Learner
 from training.embeddings import answers, embed
 from training.encoders import Encoder
+from training.examples import joined
 from training.fit import Rows
 from training.loop import Data
-from training.parameters import EncoderParameters
+from training.parameters import EncoderParameters, LoopParameters
 from training.pruning import PruningError
 from training.scratch import PAD_MULTIPLE, encode, golden_texts, measured
 from training.sets import Say, Sets
@@ -34,8 +35,10 @@ CHECKPOINT = "checkpoint"
 class Lesson(NamedTuple):
     """What a teacher adds: a place for every text, and texts that nobody labelled."""
 
-    targets: NDArray[np.float16]  # (training texts + unlabelled ones, the teacher's width)
+    training: NDArray[np.float16]  # (training texts, the teacher's width)
+    validation: NDArray[np.float16]  # likewise; empty where they are not learnt
     unlabelled: list[str]
+    unlabelled_targets: NDArray[np.float16]
     weight: float
 
 
@@ -49,13 +52,15 @@ def finetune(
     say: Say,
     *,
     lesson: Lesson | None = None,
+    refit: LoopParameters | None = None,
     origin: dict[str, Any],
 ) -> Checkpoint:
     """Train the encoder under a new head, and write it to `out`, calibrated on validation.
 
-    Its vocabulary is pruned first where `parameters` say so. `parts` keeps the loop's checkpoints;
-    `origin` goes into the report. Several processes train together and the first one writes. Raises
-    StageError.
+    What it then answers to validation is kept beside it (training.held_out), and with `refit` it is
+    trained on, on validation too. Its vocabulary is pruned first where `parameters` say so. `parts`
+    keeps the loop's checkpoints; `origin` goes into the report. Several processes train together
+    and the first one writes. Raises StageError.
     """
     if parameters.batch % processes.count():
         raise StageError(
@@ -66,7 +71,7 @@ def finetune(
     encoder, pruned = _pruned(name, encoder, sets, parameters, lesson, say)
     torch.manual_seed(parameters.seed)
     model = OfferEncoder(encoder.model, len(sets.labels))
-    width = None if lesson is None else lesson.targets.shape[1]
+    width = None if lesson is None else lesson.training.shape[1]
     learner = Learner(model, width)
     tokeniser = Tokeniser(encoder.tokenizer, parameters.max_tokens)
     longest = longest_input(model)
@@ -76,11 +81,13 @@ def finetune(
             f" {longest}"
         )
     rows = encode(tokeniser, sets.training.texts)
+    held = encode(tokeniser, sets.validation.texts)
     data = _data(tokeniser, sets, rows, lesson)
     say(
         f"{name}: {len(data.rows):,} texts of {len(sets.labels):,} categories,"
         f" {np.mean([len(row) for row in data.rows]):.0f} tokens each"
     )
+    weight = 0.0 if lesson is None else lesson.weight
     try:
         with processes.bar(name) as show:
             loop.fit(
@@ -89,9 +96,21 @@ def finetune(
                 parameters,
                 tokeniser.pad_id,
                 parts / "loop",
-                loss_weight=0.0 if lesson is None else lesson.weight,
+                loss_weight=weight,
                 show=show,
             )
+        logits = answers(model, embed(model, held, tokeniser.pad_id))
+        if refit is not None:
+            with processes.bar(f"{name}, on validation too") as show:
+                loop.fit(
+                    learner,
+                    _refitted(sets, rows, held, lesson),
+                    refit,
+                    tokeniser.pad_id,
+                    parts / "refit",
+                    loss_weight=weight,
+                    show=show,
+                )
     except FloatingPointError as error:
         raise StageError(f"{name}: {error}; a lower rate may help") from error
     with processes.lead_first():
@@ -101,11 +120,13 @@ def finetune(
             name,
             model,
             encoder,
-            rows,
+            (rows, held),
+            logits,
             sets,
             parameters,
             out,
             say,
+            refitted=refit is not None,
             unlabelled=len(data.rows) - len(rows),
             origin={"pruned": pruned, **origin},
         )
@@ -115,19 +136,23 @@ def _write(
     name: str,
     model: OfferEncoder,
     encoder: Encoder,
-    rows: Rows,
+    encoded: tuple[Rows, Rows],
+    logits: NDArray[np.float32],
     sets: Sets,
     parameters: EncoderParameters,
     out: Path,
     say: Say,
     *,
+    refitted: bool,
     unlabelled: int,
     origin: dict[str, Any],
 ) -> Checkpoint:
-    """The trained model as a checkpoint, calibrated. `rows` are the training texts' ids."""
+    """The trained model as a checkpoint, calibrated by its `logits` of validation (rows, labels)
+    from before it learnt that. `encoded` are the ids of training's texts and of validation's.
+    """
     tokeniser = Tokeniser(encoder.tokenizer, parameters.max_tokens)
-    held = encode(tokeniser, sets.validation.texts)
-    logits = answers(model, embed(model, held, tokeniser.pad_id))
+    rows, held = encoded
+    held_out.write(out, sets.validation, logits, parameters.prefix)
     calibrated = calibration.fit(logits, sets.validation.labels, parameters.right_share)
     figures = measured(sets.validation, logits, calibrated.right, calibrated.certain)
     say(
@@ -137,6 +162,7 @@ def _write(
     model.cpu()
     label_ids = sets.training.label_ids
     questions = golden_texts(sets.training, rows, sets.validation, held)
+    learnt = joined(sets.training, sets.validation) if refitted else sets.training
     return checkpoint.write(
         out / CHECKPOINT,
         model,
@@ -144,7 +170,7 @@ def _write(
         sets.labels,
         golden_answers(model, tokeniser, sets.labels, questions),
         checkpoint.Description(
-            data={"rows": len(rows), "sha256": sets.training.sha256()},
+            data={"rows": len(learnt.texts), "sha256": learnt.sha256()},
             taxonomy=sets.taxonomy,
             text=parameters.recipe(),
             max_tokens=parameters.max_tokens,
@@ -159,6 +185,7 @@ def _write(
                 "weights": sum(weights.numel() for weights in model.parameters()),
                 "rows": {
                     "training": len(rows),
+                    "fitted": len(learnt.texts),
                     "unlabelled": unlabelled,
                     "validation": len(held),
                     "without_text": sets.training.without_text,
@@ -222,4 +249,12 @@ def _data(tokeniser: Tokeniser, sets: Sets, rows: Rows, lesson: Lesson | None) -
     labels = np.concatenate(
         [sets.training.labels, np.full(len(unlabelled), UNLABELLED, dtype=np.int64)]
     )
-    return Data([*rows, *unlabelled], labels, lesson.targets)
+    targets = np.concatenate([lesson.training, lesson.unlabelled_targets])
+    return Data([*rows, *unlabelled], labels, targets)
+
+
+def _refitted(sets: Sets, rows: Rows, held: Rows, lesson: Lesson | None) -> Data:
+    """All that is labelled."""
+    labels = np.concatenate([sets.training.labels, sets.validation.labels])
+    targets = None if lesson is None else np.concatenate([lesson.training, lesson.validation])
+    return Data([*rows, *held], labels, targets)

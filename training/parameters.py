@@ -192,6 +192,20 @@ class StudentParameters(EncoderParameters):
     layers: Positive | None = None  # so many of a deeper encoder are kept; None: all of them
     prune: bool = True
     loss_weight: Annotated[float, Field(ge=0)] = 1.0  # of the distance to the teacher's embedding
+    # Further passes, once all is calibrated, over training and validation offers; 0: none.
+    refit_epochs: Annotated[int, Field(ge=0)] = 0
+    refit_rate: Annotated[float, Field(gt=0, le=1)] = 0.3  # share of both learning rates in them
+
+    def refit(self) -> LoopParameters | None:
+        """How the student is fitted once more, on validation too; None where it is not."""
+        if not self.refit_epochs:
+            return None
+        changed = {
+            "epochs": self.refit_epochs,
+            "rate": self.rate * self.refit_rate,
+            "head_rate": self.head_rate * self.refit_rate,
+        }
+        return self.model_copy(update=changed)
 
 
 class RefitParameters(_Section):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from classifier.text import TextRecipe
 from compile.checkpoint import Checkpoint, CheckpointError
-from training import encoders, finetuning, processes, sets
+from training import encoders, finetuning, held_out, processes, sets
 from training.embeddings import Store, embedder
 from training.encoders import Encoder, EncoderError
 from training.examples import read_labelled, read_offers
@@ -36,7 +37,10 @@ def make(
     """Train the student on labelled offers and on unlabelled ones, and write `out`/checkpoint.
 
     `teacher` is the directory of its stage; without one the student has its labels alone, and no
-    use for `transfer`. Raises StageError, DataError.
+    use for `transfer`. Temperature and thresholds are those of the student of training offers
+    alone; where `refit_epochs` says so it then learns validation's, too.
+
+    Raises StageError, DataError.
     """
     if transfer is not None and teacher is None:
         raise StageError(f"{transfer}: without a teacher there is nothing to learn of it")
@@ -55,18 +59,32 @@ def make(
         layers = _layers(encoder, parameters)
     except (EncoderError, CheckpointError) as error:
         raise StageError(str(error)) from error
-    given = sets.read(parameters.recipe(), train, validation, taxonomy, say)
+    refit = parameters.refit()
+    given = sets.read(
+        parameters.recipe(), train, validation, taxonomy, say, learns_both=refit is not None
+    )
     lesson = None
     if teacher is not None and known is not None:
-        lesson = _lesson(parameters, known, given, train, transfer, teacher / EMBEDDINGS, say)
+        labelled = [train] if refit is None else [train, validation]
+        lesson = _lesson(parameters, known, given, labelled, transfer, teacher / EMBEDDINGS, say)
     origin = {
         "encoder": {"name": parameters.encoder, "sha256": inputs["encoder"], "layers": layers},
         "teacher": None if known is None else known.hash,
     }
     written = finetuning.finetune(
-        "student", encoder, given, parameters, parts, out, say, lesson=lesson, origin=origin
+        "student",
+        encoder,
+        given,
+        parameters,
+        parts,
+        out,
+        say,
+        lesson=lesson,
+        refit=refit,
+        origin=origin,
     )
-    return stage.finish(finetuning.summary(written), finetuning.results(written))
+    kept = {held_out.FILE: out / held_out.FILE}
+    return stage.finish(finetuning.summary(written), finetuning.results(written) | kept)
 
 
 def _layers(encoder: Encoder, parameters: StudentParameters) -> list[int]:
@@ -80,15 +98,15 @@ def _lesson(
     parameters: StudentParameters,
     teacher: Checkpoint,
     given: Sets,
-    train: Path,
+    labelled: Sequence[Path],
     transfer: Path | None,
     kept: Path,
     say: Say,
 ) -> Lesson:
     """Each offer as the student reads it, with the embedding of what the teacher reads of it."""
     recipe, more = parameters.recipe(), teacher.description.text
-    texts = training_texts(train, recipe, more)
-    assert len(texts) == len(given.training.texts)
+    texts = [text for path in labelled for text in training_texts(path, recipe, more)]
+    count = len(texts)
     unlabelled = [] if transfer is None else transfer_texts(transfer, recipe, more)
     texts += [text for _, text in unlabelled]
     model, tokeniser = teacher.encoder(), teacher.tokeniser()
@@ -98,7 +116,15 @@ def _lesson(
     say(f"{len(texts):,} texts for the teacher to embed, where it has not yet")
     with processes.lead_first(), processes.bar("the teacher's embeddings") as show:
         targets = Store(kept, teacher.hash).get(texts, embedder(model, tokeniser), show)
-    return Lesson(targets, [text for text, _ in unlabelled], parameters.loss_weight)
+    training = len(given.training.texts)
+    assert count == training + (len(given.validation.texts) if len(labelled) > 1 else 0)
+    return Lesson(
+        training=targets[:training],
+        validation=targets[training:count],
+        unlabelled=[text for text, _ in unlabelled],
+        unlabelled_targets=targets[count:],
+        weight=parameters.loss_weight,
+    )
 
 
 def training_texts(train: Path, recipe: TextRecipe, more: TextRecipe) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from training import encoders, finetuning, sets
+from training import encoders, finetuning, held_out, sets
 from training.encoders import EncoderError
 from training.parameters import TeacherParameters
 from training.sets import Say
@@ -42,4 +42,5 @@ def make(
     written = finetuning.finetune(
         "teacher", encoder, given, parameters, parts, out, say, origin=origin
     )
-    return stage.finish(finetuning.summary(written), finetuning.results(written))
+    kept = {held_out.FILE: out / held_out.FILE}
+    return stage.finish(finetuning.summary(written), finetuning.results(written) | kept)

@@ -1,9 +1,9 @@
 """Wide and deep: a linear SVM beside a trained encoder, their logits added.
 
 Cheng et al. 2016, "Wide & Deep Learning for Recommender Systems"; here each part is trained by
-itself and only how loud each speaks is fitted together, on offers that neither was fitted on. An
-SVM remembers brands and model numbers, an encoder what words mean, and they err on different
-offers.
+itself and only how loud each speaks is fitted together, on what they answered to offers that
+neither had learnt from by then. An SVM remembers brands and model numbers, an encoder what words
+mean, and they err on different offers.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ from compile import checkpoint
 from compile.build import versions
 from compile.checkpoint import Checkpoint, CheckpointError
 from compile.verify import reference_logits
-from training import baseline, calibration
+from training import baseline, calibration, held_out
 from training.comparison import mcnemar
-from training.embeddings import answers, embed
 from training.finetuning import CHECKPOINT, results
 from training.parameters import WideParameters
-from training.scratch import encode, measured
+from training.scratch import measured
 from training.sets import Say, read_held
 from training.stage import Record, Stage, StageError, hash_inputs, read_record
 
@@ -74,8 +73,8 @@ def make(
 ) -> Record:
     """Put the checkpoint of the stage in `student` and the SVM of the stage in `linear` together.
 
-    The scales, the temperature and the thresholds are fitted on `validation`, on which both were
-    calibrated already and neither fitted. Writes `out`/checkpoint. Raises StageError, DataError.
+    The scales, the temperature and the thresholds are fitted on what both answered to `validation`
+    before they learnt it, if they did. Writes `out`/checkpoint. Raises StageError, DataError.
     """
     inputs = hash_inputs({"validation": validation})
     try:
@@ -99,12 +98,8 @@ def make(
     held = read_held(known.text, validation, label_ids, say)
     if len(held.texts) < 2:
         raise StageError(f"{validation}: {len(held.texts)} offers of known labels are too few")
-    if torch.cuda.is_available():
-        model.cuda()
-    own = answers(model, embed(model, encode(tokeniser, held.texts), tokeniser.pad_id))
-    model.cpu()
-    # A text is cut into n-grams as the SVM learnt it, without what the encoder wants before it.
-    beside = wide.answers([text.removeprefix(known.text.prefix) for text in held.texts])
+    own = held_out.read(student, held, known.text.prefix)
+    beside = held_out.read(linear, held, known.text.prefix)
     scales = fit_scales(own, beside, held.labels)
     worth = judge(own, beside, held.labels)
     say(f"scales: {scales.encoder:g} of the encoder's logits, {scales.wide:g} of the SVM's")
@@ -124,6 +119,7 @@ def make(
         model.head.bias.mul_(scales.encoder)
     _write_wide(parts, svm, scales.wide)
     texts = [question.text for question in deep.golden]
+    # A text is cut into n-grams as the SVM learnt it, without what the encoder wants before it.
     plain = [text.removeprefix(known.text.prefix) for text in texts]
     rows, _ = tokeniser.encode(texts)
     golden = reference_logits(model, rows) + scales.wide * wide.answers(plain)
@@ -284,19 +280,12 @@ def _record(directory: Path) -> Record:
 
 
 def _check(student: Path, linear: Path, deep: Checkpoint, svm: Artifact, validation: str) -> None:
-    """Whether both learnt to tell the same labels apart, of the same texts, without those of
-    validation. Raises StageError.
-    """
+    """Whether both learnt to tell the same labels apart, of the same texts. Raises StageError."""
     theirs, svms = _record(student), _record(linear)
-    if svms.parameters.get("refit") is not False:
-        raise StageError(
-            f"{linear}: was fitted on validation too, so nothing is left to fit scales on: make it"
-            " with --set baseline.refit=false"
-        )
     if svm.manifest.labels_sha256 != labels_hash(deep.labels):
         raise StageError(
             f"{linear}: its {len(svm.labels):,} labels are not those of {student},"
-            f" {len(deep.labels):,}"
+            f" {len(deep.labels):,}: refit both on validation or neither"
         )
     if "train" not in theirs.inputs or svms.inputs.get("train") != theirs.inputs["train"]:
         raise StageError(f"{linear}: was fitted on another training set than {student}")

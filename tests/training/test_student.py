@@ -131,7 +131,8 @@ def test_student_has_fewer_layers_and_answers_as_its_artefact_does(
     assert found.encoder().encoder.config.num_hidden_layers == 2
     assert found.description.report["encoder"]["layers"] == [0, 2]
     assert found.description.report["rows"] == {
-        "training": 100, "unlabelled": 100, "validation": 100, "without_text": 0,
+        "training": 100, "fitted": 100, "unlabelled": 100, "validation": 100,
+        "without_text": 0,
     }  # fmt: skip
     names = set(load_file(out / "checkpoint" / "model.safetensors"))
     assert not [name for name in names if "projection" in name]  # it was training's alone

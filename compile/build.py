@@ -118,6 +118,8 @@ def _build(checkpoint: Checkpoint, target: str, staging: Path, out: Path, thread
         "compile": {
             "target": target,
             "verification": msgspec.to_builtins(verification),
+            # Of what was verified, so that nobody takes these figures for another artefact's.
+            "sha256": {n: h for n, h in sealed.manifest.files.items() if n != report.name},
             "bytes": dict(sorted(sizes.items())),
             **written,
         },

@@ -3,6 +3,10 @@
 What was judged is what is served: the answers that evaluation reads are those that readers of the
 collection would find, made by `classifier serve` from the artefact itself. They are kept as they
 come, so that after a kill only the rest is asked.
+
+answers.parquet    the set with its answers
+throughput.json    what the workers did and took meanwhile: a training.throughput.Throughput; not
+                   there when every answer was kept from a run that was killed
 """
 
 from __future__ import annotations
@@ -36,10 +40,13 @@ from classifier.produce import Record
 from classifier.record import Reason
 from classifier.settings import Settings, load_settings
 from classifier.whole_file import appearing
-from training import stage
+from training import stage, throughput
 from training.stage import Stage, StageError
+from training.throughput import Meter
 
 ANSWERS = "answers.parquet"
+
+VERSION = 2
 
 RECORD_BYTES = 1_000_000
 """A record of more is not sent: Kafka's own limit, 1 MiB with what surrounds a record, unless an
@@ -60,6 +67,7 @@ def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Reco
 
     Writes `out`/answers.parquet: the set's rows and columns in their order, with the columns of
     `classifier classify`. An offer that was set aside has its dead letter's reason in `error`.
+    What was measured meanwhile is in `out`/throughput.json.
     A killed run's answers are taken, and the rest is asked. Raises StageError when the set cannot
     be sent or an offer has no end, ArtifactError, DemoError.
     """
@@ -70,7 +78,7 @@ def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Reco
         "service": __version__,
         "alternatives": str(load_settings().alternatives),
     }
-    run = Stage("endpoint", out, None, inputs)
+    run = Stage("endpoint", out, None, inputs, version=VERSION)
     if record := run.done():
         return record
     parts = run.begin()
@@ -79,11 +87,13 @@ def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Reco
     documents = _kept(parts)
     letters: dict[str, tuple[str, str]] = {}
     speed: dict[str, float | None] = {}
+    results = {ANSWERS: out / ANSWERS}
     if documents:
         say(f"{len(documents):,} offers have an answer from the run that was ended")
     large = {offer_id for offer_id, value in _values(table) if len(value) > RECORD_BYTES}
     settled = large | documents.keys()
     if asked := table.num_rows - len(settled):
+        meter = Meter()
         with place(artifact, say) as settings:
             records = (
                 Record(offer_id.encode(), value)
@@ -91,11 +101,17 @@ def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Reco
                 if offer_id not in settled
             )
             with _keeping(settings, parts):
-                ran = stream(records, asked, settings, console)
+                ran = stream(records, asked, settings, console, meter.measuring)
             documents |= _documents(settings)
             letters = asyncio.run(_dead_letters(settings))
+        measured = meter.throughput(asked, settings.workers)
+        stage.write_json(out / throughput.FILE, measured)
+        results[throughput.FILE] = out / throughput.FILE
+        memory = measured.peak_memory_bytes
         speed = {
             "offers_per_second": round(asked / ran.seconds, 1),
+            "offers_per_cpu_second": measured.offers_per_cpu_second,
+            "peak_memory_megabytes": None if memory is None else round(memory / 1e6),
             "age_seconds_p50": ran.last.age(0.5),
             "age_seconds_p99": ran.last.age(0.99),
         }
@@ -117,7 +133,7 @@ def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Reco
         "uncertain": sum(row.get("status") == "uncertain" for row in answers),
         **speed,
     }
-    return run.finish(summary, {ANSWERS: out / ANSWERS})
+    return run.finish(summary, results)
 
 
 def _read(offers: Path) -> pa.Table:

@@ -78,6 +78,7 @@ class Service:
         self._process = process
         self._log = log
         self.port = port
+        self.pid = process.pid
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of an endpoint; status 0 while nobody answers."""

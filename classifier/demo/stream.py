@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 from rich.console import Console
@@ -28,12 +29,17 @@ _PATHS = ("/healthz", "/readyz", "/model", "/metrics")
 
 
 def stream(
-    records: Iterator[Record], total: int | None, settings: Settings, console: Console
+    records: Iterator[Record],
+    total: int | None,
+    settings: Settings,
+    console: Console,
+    measuring: Callable[[service.Service], AbstractContextManager[object]] = nullcontext,
 ) -> report.Run:
     """Start the service, send the records, and watch until the last is done.
 
-    `total` is how many there will be, where that is known. Raises DemoError when the service ends,
-    does not get ready or does nothing for STALL_SECONDS.
+    `total` is how many there will be, where that is known. `measuring` is open from before the
+    first record to when the last one is done. Raises DemoError when the service ends, does not get
+    ready or does nothing for STALL_SECONDS.
     """
     say = saying(console)
     environment = {
@@ -44,13 +50,14 @@ def stream(
     with service.running({name: str(value) for name, value in environment.items()}) as serving:
         serving.wait_until_ready()
         say(f"service at http://127.0.0.1:{serving.port}, ready")
-        started = time.perf_counter()
-        sending = _Sending(records, settings)
-        try:
-            last = _watch(serving, sending, total, console)
-        finally:
-            sending.stop()
-        seconds = time.perf_counter() - started
+        with measuring(serving):
+            started = time.perf_counter()
+            sending = _Sending(records, settings)
+            try:
+                last = _watch(serving, sending, total, console)
+            finally:
+                sending.stop()
+            seconds = time.perf_counter() - started
         answers = {}
         for path in _PATHS:
             status, body = serving.get(path)

@@ -178,7 +178,7 @@ def test_nothing_is_asked_where_every_answer_was_kept(
         "offer_id": "a", "category_id": "tents", "score": 0.1 + 0.2, "status": "uncertain",
         "alternatives": [{"category_id": "kettles", "score": 0.25}], "model": "m",
     }  # fmt: skip
-    parts = stage.Stage("endpoint", out, None, inputs).begin()
+    parts = stage.Stage("endpoint", out, None, inputs, version=endpoint.VERSION).begin()
     (parts / "answers-000000.jsonl").write_bytes(msgspec.json.encode(answer) + b"\n")
     record = endpoint.answer(artifact, offers, out, console)
     assert pq.read_table(out / "answers.parquet").to_pylist() == [{**answer, "error": None}]

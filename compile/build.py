@@ -20,7 +20,7 @@ from classifier.engines import Engine, EngineError, load_engine
 from classifier.model import Model, ModelError, wide_part
 from compile import onnx
 from compile.checkpoint import FILES, Checkpoint, CheckpointError
-from compile.verify import BATCH_TOKENS, VerificationError, verify
+from compile.verify import BATCH_TOKENS, Verification, VerificationError, verify
 
 PACKAGES = ("torch", "transformers", "tokenizers", "onnx", "onnxruntime")
 
@@ -127,6 +127,23 @@ def _build(checkpoint: Checkpoint, target: str, staging: Path, out: Path, thread
     report.write_bytes(msgspec.json.format(msgspec.json.encode(contents), indent=1) + b"\n")
     staging.chmod(0o755)
     return artifact.publish(staging, description, out)
+
+
+def verify_published(checkpoint_path: Path, path: Path, threads: int = 1) -> Verification:
+    """Compare the artefact in `path`, or the one that `path`/current names, with the checkpoint.
+
+    Raises CompileError when it does not answer as the checkpoint does, or cannot be asked.
+    """
+    try:
+        checkpoint = Checkpoint.load(checkpoint_path)
+        found = artifact.Artifact.load(artifact.resolve(path))
+        engine, wide = _engine(found, threads), wide_part(found)
+        with closing(Model(found, engine, 0, BATCH_TOKENS, alternatives=1, wide=wide)) as served:
+            verification = verify(checkpoint, found, engine, wide)
+            served.check_golden()
+    except (CheckpointError, ArtifactError, EngineError, ModelError, VerificationError) as error:
+        raise CompileError(str(error)) from error
+    return verification
 
 
 def _engine(sealed: artifact.Artifact, threads: int) -> Engine:

@@ -37,13 +37,13 @@ MAKES = {
     "encoder": {pretraining.ENCODER},
     "teacher": {""},
     "student": {finetuning.CHECKPOINT},
-    "compile": {""},
+    "build": {""},
     "endpoint": {ANSWERS},
     "evaluate": {evaluate.PAGE},
 }
 
 STAGES_OF_TRAINING = [
-    "lake", "dataset", "baseline", "encoder", "teacher", "student", "compile", "endpoint",
+    "lake", "dataset", "baseline", "encoder", "teacher", "student", "build", "endpoint",
     "endpoint", "evaluate",
 ]  # fmt: skip
 
@@ -71,11 +71,9 @@ def parsed(target: str, **variables: str) -> list[tuple[str, dict[str, Any]]]:
             continue
         command: Any = typer.main.get_command(app)
         name, *arguments = words[3:]
-        if app is compile_app:  # the one command of its module
-            name, arguments = "compile", words[3:]
-            context = command.make_context(name, arguments)
-        else:
-            context = command.commands[name].make_context(name, arguments)
+        if app is compile_app and name not in command.commands:  # it builds, unless told otherwise
+            name, arguments = "build", words[3:]
+        context = command.commands[name].make_context(name, arguments)
         found.append((name, context.params))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -38,3 +39,31 @@ def test_every_target_can_be_named() -> None:
     from compile.build import TARGETS
 
     assert {target.value for target in TargetName} == set(TARGETS)
+
+
+def test_build_may_be_named(artifact: Path, tmp_path: Path) -> None:
+    checkpoint = str(artifact.parent / "checkpoint")
+    done = CliRunner().invoke(
+        app, ["build", checkpoint, "--target", "torch-cpu", "--out", str(tmp_path)]
+    )
+    assert done.exit_code == 0, done.output
+    assert Artifact.load(Path(done.stdout.strip())).manifest.target == "torch-cpu"
+
+
+def test_verify_says_what_was_compared(artifact: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["verify", str(artifact.parent / "checkpoint"), str(artifact.parent)]
+    )
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert said["precision"] == "fp32"
+    assert said["top1_agreement"] == 1.0
+    assert said["largest_difference"] < said["bound"]
+
+
+def test_verify_refuses_in_one_line(artifact: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["verify", str(tmp_path), str(artifact)])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""

@@ -1,0 +1,68 @@
+"""The fault campaign: `make faults`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from classifier.settings import Settings
+from tests.faults import plan, table
+from tests.faults.campaign import Campaign, CampaignError
+from training.tiny import tiny_artifact
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0: every promise held. 1: one did not, or the campaign failed. 2: a wrong argument."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults", description="Holds the promises under faults."
+    )
+    parser.add_argument("--seed", type=int, default=None, help="of plan and offers; drawn if none")
+    parser.add_argument("--faults", type=int, default=12)
+    parser.add_argument("--offers", type=int, default=30_000)
+    parser.add_argument("--machines", type=int, default=2)
+    parser.add_argument("--plan", type=Path, help="a plan that an earlier campaign saved")
+    parser.add_argument("--directory", type=Path, help="for plan, ledger, trace and logs")
+    given = parser.parse_args(arguments)
+    if given.plan:
+        try:
+            chosen = plan.Plan.load(given.plan)
+        except (OSError, ValueError) as error:
+            print(f"no plan: {error}", file=sys.stderr)
+            return 2
+    else:
+        seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
+        chosen = plan.make(seed, given.faults, given.offers, given.machines)
+    for name in Settings.model_fields:
+        os.environ.pop(name.upper(), None)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    directory = given.directory or Path(tempfile.mkdtemp(prefix="faults-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    chosen.save(directory / "plan.json")
+    print(f"seed {chosen.seed}: {chosen.faults} faults, {chosen.offers} offers; {directory}")
+    artifact = tiny_artifact(directory)
+    started = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - started:7.1f} s  {line}", flush=True)
+
+    try:
+        outcome = asyncio.run(Campaign(chosen, artifact, directory, say).run())
+    except CampaignError as error:
+        print(f"the campaign failed: {error}\nsee {directory}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    print()
+    print("\n".join(table.lines(outcome)))
+    return 0 if outcome.is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

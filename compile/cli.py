@@ -1,4 +1,5 @@
-"""`python -m compile build CHECKPOINT --out DIR`, `python -m compile verify CHECKPOINT ARTEFACT`.
+"""`python -m compile build CHECKPOINT --out DIR`, `python -m compile verify CHECKPOINT ARTEFACT`,
+`python -m compile bench --model ARTEFACT`.
 
 Where no command is named, `build` is meant.
 """
@@ -12,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from classifier.exit_codes import BAD_SETTINGS, FAULT
+from classifier.exit_codes import BAD_MODEL, BAD_SETTINGS, FAULT
 
 
 class _BuildByDefault(TyperGroup):
@@ -98,6 +99,70 @@ def verify(
     except CompileError as error:
         _fail(str(error))
     typer.echo(msgspec.json.format(msgspec.json.encode(verification), indent=1))
+
+
+@app.command()
+def bench(
+    model: Annotated[
+        list[Path], typer.Option(help="Directory of an artefact to measure; may be repeated.")
+    ],
+    against: Annotated[
+        Path | None, typer.Option(help="Artefact of the linear SVM that they are held against.")
+    ] = None,
+    offers: Annotated[
+        Path | None,
+        typer.Option(help="Offers, Parquet or JSON lines; by default the sample catalogue's."),
+    ] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="Texts of an engine call; may be repeated.")
+    ] = None,
+    length: Annotated[
+        list[int] | None, typer.Option(min=1, help="Tokens of a text; may be repeated.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0, help="How long new rounds are begun.")] = 60,
+    instance: Annotated[
+        str | None,
+        typer.Option(help="Instance type whose price this machine's figures get."),
+    ] = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="Prices of instances; by default compile/prices.yaml.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="File that gets the figures as JSON.")] = None,
+) -> None:
+    """Measure artefacts on one worker each, and print what a million offers cost as Markdown."""
+    try:
+        import msgspec
+
+        from classifier.artifact import ArtifactError
+        from classifier.engines import EngineError
+        from classifier.jsonl import FileError
+        from classifier.model import ModelError
+        from compile import bench as benchmark
+        from compile.prices import PRICES, PriceError
+    except ModuleNotFoundError as error:
+        _missing(error)
+    try:
+        report = benchmark.bench(
+            model,
+            against,
+            offers=offers,
+            batches=batch or benchmark.BATCHES,
+            lengths=length or (),
+            seconds=seconds,
+            instance=instance,
+            prices=prices or PRICES,
+        )
+    except (benchmark.BenchError, FileError, PriceError) as error:
+        _fail(str(error), BAD_SETTINGS)
+    except (ArtifactError, EngineError, ModelError) as error:
+        _fail(str(error), BAD_MODEL)
+    typer.echo(benchmark.table(report))
+    if json is not None:
+        content = msgspec.json.format(msgspec.json.encode(report), indent=1)
+        try:
+            json.write_bytes(content + b"\n")
+        except OSError as error:
+            _fail(f"{json}: cannot be written: {error.strerror}")
 
 
 def _missing(error: ModuleNotFoundError) -> NoReturn:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
+from typer.testing import CliRunner
 
 from classifier.artifact import Artifact, current
 from classifier.engines.onnx import OnnxEngine
@@ -21,6 +22,7 @@ from classifier.model import Asked, Model
 from classifier.offer import Offer
 from compile import bench
 from compile.bench import BenchError, Cell, Measured, Report, Subject
+from compile.cli import app
 from compile.prices import PriceError, load_prices, load_published
 from training.baseline import make
 from training.parameters import BaselineParameters
@@ -266,3 +268,45 @@ def test_file_without_offers_is_refused(tmp_path: Path) -> None:
 def test_sample_catalogue_stands_in_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "MOST_OFFERS", 20)
     assert len(bench.offers_of(None)) == 20
+
+
+def test_command_prints_the_table_and_writes_the_figures(
+    artifact: Path, svm: Path, tmp_path: Path, offers: list[Offer]
+) -> None:
+    file, written = tmp_path / "offers.jsonl", tmp_path / "figures.json"
+    file.write_bytes(b"\n".join(map(msgspec.json.encode, offers)))
+    done = CliRunner().invoke(
+        app,
+        ["bench", "--model", str(artifact.parent), "--against", str(svm), "--offers", str(file),
+         "--batch", "2", "--length", "9", "--seconds", "0", "--instance", "c7i.large",
+         "--json", str(written)],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    report = msgspec.json.decode(written.read_bytes(), type=Report)
+    assert done.stdout == bench.table(report) + "\n"
+    grid = [(row.batch, row.length) for row in report.rows if row.what == "grid"]
+    assert grid == [(2, 9)]
+    assert report.offers == f"{len(offers)} of {file}"
+
+
+def test_own_mistakes_are_one_line_and_an_exit_code(artifact: Path, tmp_path: Path) -> None:
+    def ended(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["bench", *arguments])
+        assert done.stdout == ""
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+        return done.exit_code, done.stderr
+
+    model = str(artifact)
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("instances: {}\n", encoding="utf-8")
+    for code, said, arguments in (
+        (2, "no price of an instance 'c99'", ("--model", model, "--instance", "c99")),
+        (2, "missing required field", ("--model", model, "--prices", str(prices))),
+        (2, "no linear SVM", ("--model", model, "--against", model)),
+        (2, "cannot read", ("--model", model, "--offers", str(tmp_path / "none.jsonl"))),
+        (3, "no such directory", ("--model", str(tmp_path / "none"))),
+    ):
+        ending = ended(*arguments)
+        assert ending[0] == code
+        assert said in ending[1]

@@ -7,6 +7,7 @@
     wide.safetensors the weights of the linear model beside an encoder; see classifier/wide.py
     golden.jsonl     texts with the checkpoint's own answers, asked before the model serves
     report.json      what was measured when it was made; for people, never read by the service
+    buckets.json     the shapes that a model for Neuron was compiled for
     model.*          the model itself, for this target
 
 It is all or nothing. `publish` gives the directory its name, the artefact's id, by one atomic
@@ -55,6 +56,9 @@ FILES: Final[dict[str, frozenset[str]]] = {
 # gets in under any name, because each of these is read by a parser that knows only data.
 SUFFIXES: Final = frozenset({".json", ".jsonl", ".safetensors", ".onnx"})
 
+# What Neuron's compiler makes is TorchScript, which only torch.jit.load reads, and nothing else.
+NEURON_SUFFIXES: Final = SUFFIXES | {".pt"}
+
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ID = re.compile(r"[0-9a-f]{16}")
 _HEX = re.compile(r"[0-9a-f]{16,64}")
@@ -89,7 +93,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     format: int = FORMAT
     created_at: str  # ISO 8601, UTC
     kind: str  # a key of FILES
-    target: str  # the engine it is for: "onnx-cpu", "torch-cpu", "torch-cuda", "linear-cpu"
+    target: str  # the engine it is for: "onnx-cpu", "torch-cpu", "neuron-inf2", ...
     precision: str  # a key of LOGIT_BOUND
     checkpoint: str  # hash of the checkpoint that it was compiled from
     data: dict[str, str | int]  # what that was trained on: name, rows, content hash
@@ -304,8 +308,9 @@ def _problem(manifest: Manifest) -> str | None:
     for name, digest in manifest.files.items():
         if name == MANIFEST or not _FILE_NAME.fullmatch(name):
             return f"lists {name!r}, which is no plain file name"
-        if Path(name).suffix not in SUFFIXES:
-            return f"lists {name!r}; only {', '.join(sorted(SUFFIXES))} belong in an artefact"
+        suffixes = NEURON_SUFFIXES if manifest.target.startswith("neuron-") else SUFFIXES
+        if Path(name).suffix not in suffixes:
+            return f"lists {name!r}; only {', '.join(sorted(suffixes))} belong in an artefact"
         if not _HASH.fullmatch(digest):
             return f"the hash of {name} is no SHA-256"
     return None

@@ -170,8 +170,10 @@ def classify(
             batch_tokens=settings.batch_tokens,
             alternatives=settings.alternatives,
         )
-    except (ArtifactError, EngineError, ModelError) as error:
+    except (ArtifactError, ModelError) as error:
         raise CommandError(str(error), BAD_MODEL) from error
+    except EngineError as error:
+        raise CommandError(str(error), error.code) from error
     try:
         with progress.bar("classifying") as show:
             counts = bulk.classify_file(

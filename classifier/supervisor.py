@@ -24,7 +24,7 @@ from classifier import address, http, link, log
 from classifier.address import AddressError
 from classifier.artifact import Artifact, ArtifactError, resolve
 from classifier.backoff import Backoff
-from classifier.exit_codes import BAD_MODEL, BAD_SETTINGS, FAULT, STOPPED
+from classifier.exit_codes import BAD_MODEL, BAD_SETTINGS, FAULT, NOT_MENDED, STOPPED
 from classifier.pool import Pool
 from classifier.run_directory import SOCKET, run_directory
 from classifier.server import Server
@@ -181,7 +181,7 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             why = slot.end(code)
-            if code in (BAD_SETTINGS, BAD_MODEL) and not self._ever_ready:
+            if code in NOT_MENDED and not self._ever_ready:
                 _log.error(
                     f"worker {slot.number} cannot start and says why above; stopping",
                     exit_code=code,

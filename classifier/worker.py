@@ -356,7 +356,7 @@ async def _main(settings: Settings, slot: int, directory: Path) -> None:
 def main() -> int:
     """Runs one worker for a supervisor: settings on standard input, slot and folder by variables.
 
-    Exit codes: 0 stopped as asked, 1 a fault of our own, 3 the model cannot serve here.
+    Exit codes: 0 stopped as asked, 1 a fault of our own, from 3 on the model cannot serve here.
     """
     settings = Settings.from_worker_json(sys.stdin.read())
     slot = int(os.environ["CLASSIFIER_SLOT"])
@@ -367,8 +367,9 @@ def main() -> int:
         check_codecs()
         asyncio.run(_main(settings, slot, Path(os.environ["CLASSIFIER_RUN_DIR"])))
     except* (ArtifactError, EngineError, ModelError) as errors:
-        code = BAD_MODEL
-        _log.error(f"the model cannot serve: {errors.exceptions[0]}", exit_code=code)
+        first = errors.exceptions[0]
+        code = first.code if isinstance(first, EngineError) else BAD_MODEL
+        _log.error(f"the model cannot serve: {first}", exit_code=code)
     except* CodecError as errors:
         code = BAD_SETTINGS
         _log.error(str(errors.exceptions[0]), exit_code=code)

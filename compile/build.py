@@ -18,11 +18,14 @@ from classifier import artifact
 from classifier.artifact import ArtifactError
 from classifier.engines import Engine, EngineError, load_engine
 from classifier.model import Model, ModelError, wide_part
-from compile import onnx
+from compile import neuron, onnx
 from compile.checkpoint import FILES, Checkpoint, CheckpointError
 from compile.verify import BATCH_TOKENS, Verification, VerificationError, verify
 
-PACKAGES = ("torch", "transformers", "tokenizers", "onnx", "onnxruntime")
+PACKAGES = (
+    "torch", "transformers", "tokenizers", "onnx", "onnxruntime", "torch-neuronx", "neuronx-cc",
+    "torch-neuron", "neuron-cc",
+)  # fmt: skip
 
 
 class CompileError(Exception):
@@ -51,10 +54,15 @@ def _export_onnx(checkpoint: Checkpoint, directory: Path) -> Mapping[str, Any]:
     return {"fused": onnx.export(checkpoint, directory)}
 
 
+def _trace_neuron(target: str) -> Callable[[Checkpoint, Path], Mapping[str, Any]]:
+    return lambda checkpoint, directory: neuron.export(checkpoint, directory, target)
+
+
 TARGETS = {
     "onnx-cpu": Target("fp32", _export_onnx),
     "torch-cpu": Target("fp32", _copy_weights),
     "torch-cuda": Target("bf16", _copy_weights),
+    **{name: Target("bf16", _trace_neuron(name)) for name in neuron.FAMILIES},
 }
 
 
@@ -70,7 +78,8 @@ def build(checkpoint_path: Path, target: str, out: Path, threads: int = 1) -> Pa
     try:
         return _build(Checkpoint.load(checkpoint_path), target, staging, out, threads)
     except (
-        CheckpointError, ArtifactError, EngineError, ModelError, VerificationError, onnx.ExportError
+        CheckpointError, ArtifactError, EngineError, ModelError, VerificationError,
+        onnx.ExportError, neuron.NeuronError,
     ) as error:  # fmt: skip
         raise CompileError(str(error)) from error
     finally:

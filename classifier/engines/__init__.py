@@ -8,10 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.artifact import Artifact
+from classifier.exit_codes import BAD_MODEL
 
 
 class EngineError(Exception):
-    """The engine cannot be used here; the message is one line that says what to do."""
+    """The engine cannot be used here; the message is one line that says what to do.
+
+    `code` is what a process that cannot go on without it ends with, of exit_codes.
+    """
+
+    def __init__(self, message: str, code: int = BAD_MODEL) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Engine(Protocol):
@@ -44,4 +52,8 @@ def load_engine(artifact: Artifact, threads: int) -> Engine:
         from classifier.engines.linear import LinearEngine
 
         return LinearEngine(artifact, threads)
+    if target.startswith("neuron-"):
+        from classifier.engines.neuron import NeuronEngine
+
+        return NeuronEngine(artifact, threads)
     raise EngineError(f"no engine for target {target!r} of artefact {artifact.manifest.id}")

@@ -352,8 +352,19 @@ def endpoint(
 def evaluate(
     out: Out,
     predictions: Annotated[
-        Path, typer.Option(help="Answers to the test set: a classified file, Parquet or JSONL.")
-    ],
+        Path | None,
+        typer.Option(help="Answers to the test set: a classified file, Parquet or JSONL."),
+    ] = None,
+    endpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of answers: an artefact, or a folder whose `current` is one. The"
+            " production service is started with it, and answers OFFERS: OUT/endpoint."
+        ),
+    ] = None,
+    offers: Annotated[
+        Path | None, typer.Option(help="With --endpoint: the test set, Parquet.")
+    ] = None,
     against: Annotated[
         list[str] | None,
         typer.Option(
@@ -372,11 +383,20 @@ def evaluate(
     pipeline: Pipeline = PIPELINE,
     overrides: Overrides = None,
 ) -> None:
-    """Judge answers to a test set: report.json, and report.html to read."""
+    """Judge answers to a test set: report.json, and report.html to read.
+
+    The answers are a file's, or with --endpoint those of the production service, measured meanwhile
+    (throughput.json).
+    """
+    if (predictions is None) == (endpoint is None) or (offers is None) != (endpoint is None):
+        _fail("evaluate takes --predictions FILE, or --endpoint MODEL with --offers FILE", 2)
     with _stage(pipeline, overrides) as parameters:
         from training import evaluate as stage
 
         others = _named(against or ())
+        if endpoint is not None and offers is not None:
+            predictions = _asked(endpoint, offers, out, stage.STAGE)
+        assert predictions is not None
         _run(
             out,
             lambda: stage.make(
@@ -390,6 +410,66 @@ def evaluate(
                 dataset=dataset,
             ),
         )
+
+
+@app.command()
+def gate(
+    out: Out,
+    model: Annotated[
+        Path, typer.Option(help="The candidate: an artefact, or a folder whose `current` is one.")
+    ],
+    offers: Annotated[Path, typer.Option(help="The test set, Parquet.")],
+    taxonomy: Annotated[Path, typer.Option(help="The current taxonomy, as JSON.")],
+    champion: Annotated[
+        Path | None,
+        typer.Option(help="What serves now, likewise; without one absolute bounds alone count."),
+    ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            help="The candidate's answers, from `training endpoint`; else it is asked here."
+        ),
+    ] = None,
+    champion_answers: Annotated[
+        Path | None, typer.Option(help="The champion's answers, likewise.")
+    ] = None,
+    pipeline: Pipeline = PIPELINE,
+    overrides: Overrides = None,
+) -> None:
+    """Judge an artefact on the endpoint that will serve it, against the champion on equal offers.
+
+    OUT/verdict.json has every figure, bound and reason, and OUT/verdict.html shows them. A refusal
+    names its reasons on standard error and ends with exit code 10.
+    """
+    if champion is None and champion_answers is not None:
+        _fail("--champion-answers: whose? --champion is missing", 2)
+    with _stage(pipeline, overrides) as parameters:
+        from rich.console import Console
+
+        from classifier.exit_codes import REFUSED
+        from training import gate as stage
+        from training import verdict
+
+        _run(
+            out,
+            lambda: stage.make(
+                parameters.gate,
+                parameters.evaluate,
+                model,
+                champion,
+                offers,
+                taxonomy,
+                out,
+                Console(stderr=True),
+                answers=answers,
+                champion_answers=champion_answers,
+            ),
+        )
+        judged = verdict.read(out / verdict.VERDICT)
+        for line in stage.headline(judged):
+            _say(line)
+        if not judged.passed:
+            raise typer.Exit(REFUSED)
 
 
 @taxonomy_app.command("show")
@@ -511,6 +591,21 @@ def _is_told(error: Exception) -> bool:
         SettingsError, StageError,
     )  # fmt: skip
     return isinstance(error, told)
+
+
+def _asked(model: Path, offers: Path, out: Path, stage: str) -> Path:
+    """The answers of a service with the model, in a directory of their own below the stage's."""
+    from rich.console import Console
+
+    from training import endpoint
+    from training.stage import claim
+
+    claim(stage, out)
+    _run(
+        out / "endpoint",
+        lambda: endpoint.answer(model, offers, out / "endpoint", Console(stderr=True)),
+    )
+    return out / "endpoint" / endpoint.ANSWERS
 
 
 def _run(out: Path, make: Callable[[], Record]) -> None:

@@ -27,6 +27,7 @@ REPORT = "report.json"
 PAGE = "report.html"
 HISTORY = "history.jsonl"
 
+STAGE = "evaluate"
 VERSION = 3
 
 _OWN = ""  # the model that is judged, among the names of those that it is compared with
@@ -74,7 +75,7 @@ def make(
         inputs["train"] = train
     if dataset is not None:
         inputs["dataset"] = dataset
-    stage = Stage("evaluate", out, parameters, hash_inputs(inputs), version=VERSION)
+    stage = Stage(STAGE, out, parameters, hash_inputs(inputs), version=VERSION)
     past = history.read(out / HISTORY)
     done = stage.done()
     if done and history.has(past, done.summary["model"], done.summary["test_set"]):

@@ -19,6 +19,7 @@ from training import strict_yaml
 Share = Annotated[float, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Rate = Annotated[float, Field(gt=0)]
+Bound = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -264,6 +265,46 @@ class EvaluateParameters(_Section):
     confusions: Positive = 30  # the worst, with examples
 
 
+class GateParameters(_Section):
+    """What an artefact must be to take the champion's place. Falls and rises are of shares of 1.
+
+    The champion's figure is what a fall is from; without a champion only the absolute bounds count.
+    """
+
+    # A fall is refused where a paired test says that noise makes one as large less often than that.
+    significance: Share = 0.05
+    least_offers: Positive = 1_000  # of the test set; on fewer no test can tell models apart
+    least_accuracy: Share = 0.5
+    accuracy_fall: Bound = 0.005  # over all offers, and as production sees them
+    language_fall: Bound = 0.01
+    category_offers: Positive = 50  # test offers that a category must have to be judged
+    # Without a test: of 50 offers, answered otherwise in 10 %, noise moves so many in one of 2,500.
+    category_fall: Bound = 0.15
+    answer_excess: Bound = 0.1  # share of the answers above that of the labels, of any category
+    most_ece: Share = 0.05  # expected calibration error
+    ece_rise: Bound = 0.02
+    most_uncertain: Share = 0.4  # share of the answers
+    uncertain_rise: Bound = 0.05
+    precision_fall: Bound = 0.02  # of the answers that are certain
+    # Offers that a worker does at least, of the clock, whatever else the machine does meanwhile.
+    least_offers_per_second: Rate = 50.0
+    # Of the champion's offers, between artefacts of the same target and kind; on a CPU for each of
+    # the worker's processor seconds, elsewhere for each second.
+    throughput_share: Share = 0.75
+    most_cost: Rate = 0.25  # of a million offers, in the currency of compile/prices.yaml
+    instances: dict[str, str] = {
+        "onnx-cpu": "c7g.large",
+        "torch-cpu": "c7g.large",
+        "linear-cpu": "c7g.large",
+        "torch-cuda": "g6.xlarge",
+        "neuron-inf1": "inf1.xlarge",
+        "neuron-inf2": "inf2.xlarge",
+        "neuron-trn1": "trn1.2xlarge",
+    }  # whose price a target's offers have, by compile/prices.yaml
+    most_memory: Positive = 2_000  # megabytes that a worker takes at its peak
+    memory_rise: Rate = 0.5  # share of the champion's, between the same target and kind
+
+
 class Parameters(_Section):
     """All of pipeline.yaml."""
 
@@ -277,6 +318,7 @@ class Parameters(_Section):
     refit: RefitParameters = RefitParameters()
     wide: WideParameters = WideParameters()
     evaluate: EvaluateParameters = EvaluateParameters()
+    gate: GateParameters = GateParameters()
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Parameters:

@@ -172,6 +172,21 @@ class Stage:
         self._release = release
 
 
+def claim(name: str, out: Path) -> None:
+    """Makes `out` the stage's directory before it begins, so that it may hold what it will read.
+
+    Raises StageError when it is another's.
+    """
+    Stage(name, out, None, {})
+    try:
+        with (out / MARK).open("a+", encoding="utf-8") as mark:
+            mark.seek(0)
+            if not mark.read():
+                mark.write(f"{name}\n")
+    except OSError as error:
+        raise StageError(f"{out}: cannot be written: {error.strerror}") from error
+
+
 def read_record(out: Path) -> Record | None:
     """The record of the finished stage in `out`; None where there is none that can be read."""
     try:

@@ -25,6 +25,14 @@ _READY_SECONDS = 90.0
 _STOP_SECONDS = 60.0
 
 
+class EndedError(DemoError):
+    """The service ended by itself, with an exit code of classifier.exit_codes."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """What the metrics said at one moment, summed over the workers."""
@@ -99,10 +107,11 @@ class Service:
         return snapshot(body) if status == 200 else None
 
     def check(self) -> None:
-        """Raises DemoError when the process has ended."""
+        """Raises EndedError when the process has ended."""
         code = self._process.poll()
         if code is not None:
-            raise DemoError(f"the service ended with exit code {code}: {self._last_line()}")
+            message = f"the service ended with exit code {code}: {self._last_line()}"
+            raise EndedError(code, message)
 
     def wait_until_ready(self) -> None:
         """Raises DemoError with the service's own reasons when it does not get ready in time."""

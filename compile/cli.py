@@ -39,6 +39,9 @@ class TargetName(StrEnum):
     ONNX_CPU = "onnx-cpu"
     TORCH_CPU = "torch-cpu"
     TORCH_CUDA = "torch-cuda"
+    NEURON_INF1 = "neuron-inf1"
+    NEURON_INF2 = "neuron-inf2"
+    NEURON_TRN1 = "neuron-trn1"
 
 
 @app.callback()

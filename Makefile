@@ -7,6 +7,7 @@
 #   make baseline LAKE=DIR TAXONOMY=FILE       the same from a lake of your own
 #   make baseline TRAIN=FILE VALIDATION=FILE TEST=FILE      the same on sets that are split already
 #   make train                                 sample offers: SVM, teacher, student, served, judged against the SVM
+#   make seeds                                 the same with five seeds, and a test over all of them
 #   make benchmark-quality ROW=NAME TRAIN=FILE VALIDATION=FILE TEST=FILE       a row of docs/quality.md
 #   make test                                  lint, types and every test, on a real broker and database
 #   make lint | make format | make bench | make clean
@@ -29,8 +30,9 @@ PRODUCTION ?=
 VALIDATION ?=
 TEST ?=
 SET ?=
-# Of encoder, teacher and student in `make train`.
+# Of encoder, teacher and student in `make train`, and where they go.
 SEED ?= 0
+OWN ?= $(WORK)
 
 # `make benchmark-quality`: ROW is a row of benchmarks/quality/rows.yaml, or all; UNLABELLED: offers without
 # labels; ENCODER: the directory of a pretrained one; LABELS: labels with their parents. WORK is runs/quality.
@@ -52,7 +54,7 @@ INPUTS := pyproject.toml constraints.txt
 STAGE = $(BIN)/python -m training
 SETS := $(foreach each,$(SET),--set '$(each)')
 
-.PHONY: train demo baseline benchmark-quality test lint format bench constraints clean
+.PHONY: train seeds demo baseline benchmark-quality test lint format bench constraints clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/demo.stamp
@@ -86,7 +88,7 @@ endif
 train: WORK := runs/train
 train: SAMPLE = --pipeline training/sample.yaml $(SETS)
 train: MADE = --set encoder.seed=$(SEED) --set teacher.seed=$(SEED) --set student.seed=$(SEED) \
-    --set teacher.encoder=$(WORK)/encoder/encoder --set student.encoder=$(WORK)/encoder/encoder
+    --set teacher.encoder=$(OWN)/encoder/encoder --set student.encoder=$(OWN)/encoder/encoder
 train: LABELLED = --train $(WORK)/sets/train.parquet --validation $(WORK)/sets/validation.parquet \
     --taxonomy $(WORK)/sets/taxonomy.json
 train: $(VENV)/train.stamp
@@ -94,18 +96,26 @@ train: $(VENV)/train.stamp
 	$(STAGE) dataset --out $(WORK)/sets $(SAMPLE) --lake $(WORK)/lake --taxonomy $(WORK)/lake/taxonomy.json \
 	    --production $(WORK)/lake/production.json
 	$(STAGE) baseline --out $(WORK)/svm $(SAMPLE) $(LABELLED)
-	$(STAGE) encoder --out $(WORK)/encoder $(SAMPLE) $(MADE) --train $(WORK)/sets/train.parquet \
+	$(STAGE) encoder --out $(OWN)/encoder $(SAMPLE) $(MADE) --train $(WORK)/sets/train.parquet \
 	    --transfer $(WORK)/sets/transfer.parquet
-	$(STAGE) teacher --out $(WORK)/teacher $(SAMPLE) $(MADE) $(LABELLED)
-	$(STAGE) student --out $(WORK)/student $(SAMPLE) $(MADE) $(LABELLED) --teacher $(WORK)/teacher \
+	$(STAGE) teacher --out $(OWN)/teacher $(SAMPLE) $(MADE) $(LABELLED)
+	$(STAGE) student --out $(OWN)/student $(SAMPLE) $(MADE) $(LABELLED) --teacher $(OWN)/teacher \
 	    --transfer $(WORK)/sets/transfer.parquet
-	$(BIN)/python -m compile $(WORK)/student/checkpoint --out $(WORK)/models --current
+	$(BIN)/python -m compile $(OWN)/student/checkpoint --out $(OWN)/models --current
 	$(STAGE) endpoint --out $(WORK)/svm-answers --model $(WORK)/svm --offers $(WORK)/sets/test.parquet
-	$(STAGE) endpoint --out $(WORK)/answers --model $(WORK)/models --offers $(WORK)/sets/test.parquet
-	$(STAGE) evaluate --out $(WORK)/report $(SAMPLE) --predictions $(WORK)/answers/answers.parquet \
+	$(STAGE) endpoint --out $(OWN)/answers --model $(OWN)/models --offers $(WORK)/sets/test.parquet
+	$(STAGE) evaluate --out $(OWN)/report $(SAMPLE) --predictions $(OWN)/answers/answers.parquet \
 	    --against svm=$(WORK)/svm-answers/answers.parquet --train $(WORK)/sets/train.parquet \
 	    --taxonomy $(WORK)/sets/taxonomy.json --dataset $(WORK)/sets/dataset.json
-	@echo "$(WORK)/report/report.html"
+	@echo "$(OWN)/report/report.html"
+
+# `make train` with five seeds on the same offers, and whether the students beat the SVM.
+seeds: WORK := runs/train
+seeds:
+	@for seed in 0 1 2 3 4; do \
+	    $(MAKE) --no-print-directory train WORK=$(WORK) OWN=$(WORK)/seed-$$seed SEED=$$seed || exit 1; done
+	$(BIN)/python -m benchmarks.seeds --against $(WORK)/svm-answers/answers.parquet \
+	    $(foreach seed,0 1 2 3 4,$(WORK)/seed-$(seed)/answers/answers.parquet)
 
 benchmark-quality: WORK := runs/quality
 benchmark-quality: $(VENV)/train.stamp

@@ -15,7 +15,7 @@ from compile import checkpoint
 from compile.build import versions
 from compile.checkpoint import Checkpoint
 from compile.verify import golden_answers
-from training import calibration, held_out, loop, processes, pruning
+from training import calibration, held_out, loop, priors, processes, pruning
 from training.distillation import UNLABELLED, Learner
 from training.embeddings import answers, embed
 from training.encoders import Encoder
@@ -100,6 +100,7 @@ def finetune(
                 show=show,
             )
         logits = answers(model, embed(model, held, tokeniser.pad_id))
+        learnt = sets.training.labels
         if refit is not None:
             with processes.bar(f"{name}, on validation too") as show:
                 loop.fit(
@@ -111,8 +112,16 @@ def finetune(
                     loss_weight=weight,
                     show=show,
                 )
+            learnt = np.concatenate([learnt, sets.validation.labels])
     except FloatingPointError as error:
         raise StageError(f"{name}: {error}; a lower rate may help") from error
+    if parameters.prior == "validation":
+        labels = sets.validation.labels
+        temperature = calibration.fit_temperature(logits, labels)
+        logits = priors.moved(logits, labels, sets.training.labels, temperature)
+        shift = torch.from_numpy(priors.log_ratio(labels, learnt, len(sets.labels)))
+        with torch.no_grad():
+            model.head.bias.add_(temperature * shift.to(model.head.bias.device))
     with processes.lead_first():
         if not processes.leads():
             return Checkpoint.load(out / CHECKPOINT)

@@ -175,6 +175,14 @@ class EncoderParameters(LoopParameters, _Texts):
     # teacher's: it is not served, and is yet to read transfer sets that nobody has drawn.
     prune: bool = False
     right_share: Share = 0.9  # thresholds are set so that of the certain answers so many are right
+    # How likely a label is before a text is read: as training has it, or as validation.
+    prior: Literal["training", "validation"] = "training"
+
+    @model_validator(mode="after")
+    def _one_prior(self) -> Self:
+        if self.prior == "validation" and self.balance != "none":
+            raise ValueError(f"prior: validation moves what balance: {self.balance} has moved")
+        return self
 
 
 class TeacherParameters(EncoderParameters):

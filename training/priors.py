@@ -1,0 +1,43 @@
+"""How frequent labels are where a model answers, and were where it learnt.
+
+A training set that gives every category its share teaches that all are about as likely. Where they
+are not, the answers are moved to what is known there (Saerens, Latinne and Decaestecker 2002,
+"Adjusting the Outputs of a Classifier to New a Priori Probabilities"):
+
+    p'(label | text) ~ p(label | text) * share'(label) / share(label)
+
+so each logit, over the temperature, by the logarithm of that ratio. The shares are those of
+validation, which is drawn as production is; each label's has one offer of the average label, dealt
+out as training has it, so that a label that validation happens to lack keeps a chance.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+
+def log_ratio(labels: Labels, learnt: Labels, count: int) -> NDArray[np.float32]:
+    """The logarithm of each label's share (count,) among `labels` over that among `learnt`."""
+    before = np.bincount(learnt, minlength=count) + 1.0
+    before /= before.sum()
+    now = np.bincount(labels, minlength=count) + count * before
+    ratio: NDArray[np.float32] = np.log(now / now.sum() / before).astype(np.float32)
+    return ratio
+
+
+def moved(logits: Logits, labels: Labels, learnt: Labels, temperature: float) -> Logits:
+    """Validation's logits (rows, labels), each half moved by the other half's labels.
+
+    So what is then fitted on them, and said of them, is not of offers that gave their own label
+    away. `learnt` are the labels of what was trained on.
+    """
+    count = logits.shape[1]
+    half = np.arange(len(labels)) % 2 == 0
+    found = logits.copy()
+    for own, other in ((half, ~half), (~half, half)):
+        found[own] += temperature * log_ratio(labels[other], learnt, count)
+    return found

@@ -16,12 +16,13 @@ of an instance: that is price / (workers x pace).
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,8 +51,15 @@ SECONDS = 60.0
 BATCHES = (1, 8, 32)
 VISIT_SECONDS = 0.2
 """A cell's turn in a round: long enough for the clock, short enough for many rounds."""
+INSTRUCTIONS = (
+    "avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "amx_bf16",
+    "asimd", "asimddp", "sve", "i8mm", "bf16",
+)  # fmt: skip
+"""What makes one CPU several times as fast as another for a model, in /proc/cpuinfo's names."""
 BUSY = 1.15
 """Above this ratio of a pace by processor time to one by the clock, the machine was not idle."""
+
+PACKAGES = ("numpy", "onnxruntime", "scipy", "tokenizers", "torch", "torch-neuronx")
 
 _BATCH_TOKENS: int = Settings.model_fields["batch_tokens"].default
 
@@ -78,7 +86,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     total: float  # pace of the instance
     clock: float | None = None  # pace of one worker here, by the clock
     million: float  # price of a million offers
-    times_svm: float | None = None  # over the SVM's for the same, on the same offers
+    times_svm: float | None = None  # that price over the SVM's, both whole and of the same offers
     source: str = ""  # of a published figure
 
 
@@ -92,6 +100,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     currency: str
     region: str
     prices: str  # their date
+    versions: dict[str, str]  # of the packages that compute
     rows: tuple[Row, ...]
 
 
@@ -128,7 +137,7 @@ class Measured:
 
     cells: list[Cell]
     rounds: int
-    svm: tuple[Cell, ...]  # those of the SVM that the others are held against
+    svm: Cell | None  # the SVM's whole, that the others are held against
 
 
 class Subject:
@@ -237,6 +246,7 @@ def bench(
         currency=priced.currency,
         region=priced.region,
         prices=priced.date.isoformat(),
+        versions=_versions(),
         rows=rows(measured, priced, instance, others),
     )
 
@@ -263,12 +273,12 @@ def measure(
             cells += subject.on_offers(offers)
             if not subject.linear:
                 cells += subject.on_grid(batches, lengths)
-        against: list[Cell] = []
+        against = None
         if svm is not None:
-            against = stack.enter_context(closing(Subject(svm))).on_offers(offers)
-            cells += against
+            against, engine = stack.enter_context(closing(Subject(svm))).on_offers(offers)
+            cells += [against, engine]
         rounds = take_turns(cells, started + seconds)
-    return Measured(cells, rounds, tuple(against))
+    return Measured(cells, rounds, against)
 
 
 def take_turns(cells: Sequence[Cell], deadline: float) -> int:
@@ -296,14 +306,15 @@ def rows(
     Cells are priced as workers of `instance`, published figures as the instance that they are of.
     """
     made = [_measured(cell, prices, instance) for cell in measured.cells]
-    svm = {cell.what: _million(cell, prices, instance) for cell in measured.svm}
-    held = (
-        msgspec.structs.replace(row, times_svm=row.million / svm[row.what])
-        if row.what in svm
-        else row
-        for row in made
-    )
-    return (*held, *(_published(figure, prices) for figure in published))
+    if measured.svm is not None:
+        svm = _million(measured.svm, prices, instance)
+        made = [
+            msgspec.structs.replace(
+                row, times_svm=row.million / svm if row.what == "whole" else None
+            )
+            for row in made
+        ]
+    return (*made, *(_published(figure, prices) for figure in published))
 
 
 def _million(cell: Cell, prices: Prices, instance: str) -> float:
@@ -390,7 +401,8 @@ def _said(report: Report) -> str:
     rounds = "one round" if report.rounds == 1 else f"the median of {report.rounds} rounds"
     said = (
         f"Measured on one of {report.cores} cores of {report.machine}, {rounds};"
-        f" offers: {report.offers}; prices of {report.region}, {report.prices}."
+        f" offers: {report.offers}; prices of {report.region}, {report.prices};"
+        f" {', '.join(f'{name} {version}' for name, version in report.versions.items())}."
     )
     slower = [row.each / row.clock for row in report.rows if row.clock and _on_cpu(row.target)]
     if slower and statistics.median(slower) > BUSY:
@@ -449,20 +461,32 @@ def _parquet(file: Path) -> Iterator[Offer]:
         raise FileError(f"{file} is no Parquet file that can be read: {line}") from error
 
 
-def machine() -> str:
-    """The processor's name, as far as the system tells it."""
+def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name and what of its instructions matters, as far as the system tells it."""
+    told: dict[str, str] = {}
     try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            told.setdefault(name.strip(), value.strip())
     except OSError:
         pass
-    return platform.processor() or platform.machine()
+    named = told.get("model name") or platform.processor() or platform.machine()
+    flags = set((told.get("flags") or told.get("Features") or "").split())
+    known = [flag for flag in INSTRUCTIONS if flag in flags]
+    return f"{named} ({', '.join(known)})" if known else named
 
 
 def default_instance() -> str:
     """The instance type of prices.yaml with processors of this machine's architecture."""
     return "c7g.large" if platform.machine() in {"aarch64", "arm64"} else "c7i.large"
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _on_cpu(target: str) -> bool:

@@ -157,7 +157,9 @@ def bench(
         )
     except (benchmark.BenchError, FileError, PriceError) as error:
         _fail(str(error), BAD_SETTINGS)
-    except (ArtifactError, EngineError, ModelError) as error:
+    except EngineError as error:
+        _fail(str(error), error.code)
+    except (ArtifactError, ModelError) as error:
         _fail(str(error), BAD_MODEL)
     typer.echo(benchmark.table(report))
     if json is not None:

@@ -1,9 +1,12 @@
-"""How many processors this process may use, by its affinity and by its container's quota."""
+"""How many processors this process may use, by its affinity and by its container's quota; and how
+they multiply 8-bit integers.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +26,22 @@ def quota(root: Path = Path("/")) -> int:
 def share(workers: int, root: Path = Path("/")) -> int:
     """Give each of `workers` processes its whole part of `quota`, at least 1."""
     return max(1, quota(root) // max(1, workers))
+
+
+def has_vnni(root: Path = Path("/")) -> bool:
+    """Whether products of 8-bit integers are summed here without saturating.
+
+    Of x86 processors those with VNNI do, as far as the system tells; all others have no instruction
+    that saturates. `root` is where /proc is looked for.
+    """
+    if platform.machine().lower() not in {"x86_64", "amd64", "i386", "i686"}:
+        return True
+    flags: set[str] = set()
+    for line in _read(root / "proc/cpuinfo").splitlines():
+        if line.startswith("flags"):
+            flags = set(line.split())
+            break
+    return not flags.isdisjoint({"avx512_vnni", "avx_vnni"})
 
 
 def _affinity() -> int:

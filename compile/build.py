@@ -6,7 +6,7 @@ import importlib.metadata
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +16,14 @@ import torch
 
 from classifier import artifact
 from classifier.artifact import ArtifactError
+from classifier.encoder import OfferEncoder
 from classifier.engines import Engine, EngineError, load_engine
+from classifier.exit_codes import NO_DEVICE
 from classifier.model import Model, ModelError, wide_part
-from compile import neuron, onnx
+from compile import neuron, offers, onnx, quantise
 from compile.checkpoint import FILES, Checkpoint, CheckpointError
+from compile.choice import Asked, Weighed, median, offers_per_second, weigh
+from compile.offers import Labelled, OffersError
 from compile.verify import BATCH_TOKENS, Verification, VerificationError, verify
 
 PACKAGES = (
@@ -32,12 +36,24 @@ class CompileError(Exception):
     """No artefact was made. The message is one line."""
 
 
+class Wanted(NamedTuple):
+    """What a person asks for beyond the target's own way."""
+
+    precision: str | None = None  # "fp32", "int8" or "auto", and else the target's own
+    calibration: Path | None = None  # offers of the training set, for int8
+    validation: Path | None = None  # offers with labels, by which int8's accuracy is compared
+    weight_bits: int | None = None  # 7 or 8; None takes what this CPU needs
+    compare_exporters: bool = False
+
+
 class Target(NamedTuple):
     """How artefacts for one target are made: their precision, and who writes the model's files."""
 
     precision: str
     write: Callable[[Checkpoint, Path], Mapping[str, Any]]  # into a directory; returns its report
 
+
+REPORT = "report.json"
 
 ENCODER_FILES = ("config.json", "model.safetensors")
 """What becomes the target's own form; all else is copied as it is."""
@@ -66,19 +82,23 @@ TARGETS = {
 }
 
 
-def build(checkpoint_path: Path, target: str, out: Path, threads: int = 1) -> Path:
+def build(
+    checkpoint_path: Path, target: str, out: Path, threads: int = 1, wanted: Wanted | None = None
+) -> Path:
     """Compile, verify and publish; returns the artefact's path, `out`/<id>.
 
     Raises CompileError; then nothing was published.
     """
     if target not in TARGETS:
         raise CompileError(f"no target {target!r}; there are {', '.join(TARGETS)}")
+    wanted = wanted or Wanted()
+    _check_wanted(target, wanted)
     out.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=out))
     try:
-        return _build(Checkpoint.load(checkpoint_path), target, staging, out, threads)
+        return _build(Checkpoint.load(checkpoint_path), target, staging, out, threads, wanted)
     except (
-        CheckpointError, ArtifactError, EngineError, ModelError, VerificationError,
+        CheckpointError, ArtifactError, EngineError, ModelError, VerificationError, OffersError,
         onnx.ExportError, neuron.NeuronError,
     ) as error:  # fmt: skip
         raise CompileError(str(error)) from error
@@ -86,18 +106,90 @@ def build(checkpoint_path: Path, target: str, out: Path, threads: int = 1) -> Pa
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _build(checkpoint: Checkpoint, target: str, staging: Path, out: Path, threads: int) -> Path:
-    model = TARGETS[target]
-    known = checkpoint.description
+def _check_wanted(target: str, wanted: Wanted) -> None:
+    own = TARGETS[target].precision
+    choices = (own, "int8", "auto") if target == "onnx-cpu" else (own,)
+    if wanted.precision is None:
+        return
+    if "dynamic" in wanted.precision:
+        raise CompileError(f"{wanted.precision}: {quantise.DYNAMIC}")
+    if wanted.precision not in choices:
+        raise CompileError(
+            f"target {target} has no precision {wanted.precision!r}; there is {', '.join(choices)}"
+        )
+    if wanted.precision != own and wanted.calibration is None:
+        raise CompileError(
+            f"precision {wanted.precision} is calibrated on offers of the training set: name a file"
+            " of them, --calibration FILE"
+        )
+
+
+def _build(
+    checkpoint: Checkpoint, target: str, staging: Path, out: Path, threads: int, wanted: Wanted
+) -> Path:
     _check_positions(checkpoint)
+    own = TARGETS[target]
+    made = _make(checkpoint, target, own.precision, own.write, staging, threads)
+    said: dict[str, Any] = {}
+    if wanted.precision in ("int8", "auto"):
+        made, said["precision"] = _choose(checkpoint, made, staging, threads, wanted)
+    if wanted.compare_exporters:
+        said["exporters"] = _compare_exporters(checkpoint, staging, threads)
+    _write_report(checkpoint, made, said)
+    made.directory.chmod(0o755)
+    return artifact.publish(made.directory, made.description, out)
+
+
+class _Made(NamedTuple):
+    """An artefact that was verified, and lacks its report."""
+
+    directory: Path
+    description: artifact.Description
+    sealed: artifact.Artifact
+    verification: Verification | None
+    written: Mapping[str, Any]
+
+
+def _make(
+    checkpoint: Checkpoint,
+    target: str,
+    precision: str,
+    write: Callable[[Checkpoint, Path], Mapping[str, Any]],
+    staging: Path,
+    threads: int,
+) -> _Made:
+    directory = staging / precision
+    description, sealed, written = _seal(checkpoint, target, precision, write, directory)
+    # Verified is the very directory that gets published, with the very engine that will serve it.
+    verification: Verification | None = None
+    try:
+        verification = _compare(checkpoint, sealed, threads)
+    except EngineError as error:
+        if error.code != NO_DEVICE:
+            raise
+        # Neuron's graphs are compiled on any machine and run on their device alone. What nobody
+        # verified no gate lets pass.
+        written = {"unverified": str(error), **written}
+    return _Made(directory, description, sealed, verification, written)
+
+
+def _seal(
+    checkpoint: Checkpoint,
+    target: str,
+    precision: str,
+    write: Callable[[Checkpoint, Path], Mapping[str, Any]],
+    directory: Path,
+) -> tuple[artifact.Description, artifact.Artifact, Mapping[str, Any]]:
+    known = checkpoint.description
+    directory.mkdir()
     for name in set(FILES[known.kind]) - set(ENCODER_FILES):
-        shutil.copyfile(checkpoint.path / name, staging / name)
-    written = model.write(checkpoint, staging)
+        shutil.copyfile(checkpoint.path / name, directory / name)
+    written = write(checkpoint, directory)
     description = artifact.Description(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         kind=known.kind,
         target=target,
-        precision=model.precision,
+        precision=precision,
         checkpoint=checkpoint.hash,
         data=known.data,
         taxonomy=known.taxonomy,
@@ -109,33 +201,123 @@ def _build(checkpoint: Checkpoint, target: str, staging: Path, out: Path, thread
         threshold=known.threshold,
         thresholds=known.thresholds,
     )
-    # Verified is the very directory that gets published, with the very engine that will serve it.
-    report = staging / "report.json"
-    report.write_bytes(b"{}")
-    sealed = artifact.seal(staging, description)
-    engine, wide = _engine(sealed, threads), wide_part(sealed)
-    with closing(Model(sealed, engine, 0, BATCH_TOKENS, alternatives=1, wide=wide)) as served:
-        verification = verify(checkpoint, sealed, engine, wide)
-        served.check_golden()
+    (directory / REPORT).write_bytes(b"{}")
+    return description, artifact.seal(directory, description), written
+
+
+def _write_report(checkpoint: Checkpoint, made: _Made, said: Mapping[str, Any]) -> None:
     sizes = {
         file.name: file.stat().st_size
-        for file in staging.iterdir()
-        if file.name not in {report.name, artifact.MANIFEST}  # which are not final yet
+        for file in made.directory.iterdir()
+        if file.name not in {REPORT, artifact.MANIFEST}  # which are not final yet
     }
     contents = {
-        "training": known.report,
+        "training": checkpoint.description.report,
         "compile": {
-            "target": target,
-            "verification": msgspec.to_builtins(verification),
+            "target": made.description.target,
+            "verification": msgspec.to_builtins(made.verification),
             # Of what was verified, so that nobody takes these figures for another artefact's.
-            "sha256": {n: h for n, h in sealed.manifest.files.items() if n != report.name},
+            "sha256": {n: h for n, h in made.sealed.manifest.files.items() if n != REPORT},
             "bytes": dict(sorted(sizes.items())),
-            **written,
+            **made.written,
+            **said,
         },
     }
-    report.write_bytes(msgspec.json.format(msgspec.json.encode(contents), indent=1) + b"\n")
-    staging.chmod(0o755)
-    return artifact.publish(staging, description, out)
+    encoded = msgspec.json.format(msgspec.json.encode(contents), indent=1)
+    (made.directory / REPORT).write_bytes(encoded + b"\n")
+
+
+def _choose(
+    checkpoint: Checkpoint, made: _Made, staging: Path, threads: int, wanted: Wanted
+) -> tuple[_Made, dict[str, Any]]:
+    """The artefact to publish, in fp32 as it was made or in int8, and why, for the report.
+
+    Asked for by name, int8 must be as good as its bounds say, but may be slow: it may be meant for
+    another CPU than this one. Raises CompileError and what `_make` raises where it is not.
+    """
+    assert wanted.calibration is not None
+    known = checkpoint.description
+    texts = offers.draw(wanted.calibration, known.text)
+    labelled = None
+    if wanted.validation is not None:
+        label_ids = [label.id for label in checkpoint.labels]
+        labelled = offers.draw_labelled(wanted.validation, known.text, label_ids)
+    bits = wanted.weight_bits or quantise.weight_bits()
+
+    def write(checkpoint: Checkpoint, directory: Path) -> Mapping[str, Any]:
+        return quantise.export(checkpoint, texts.calibration, directory, bits)
+
+    said: dict[str, Any] = {"asked": wanted.precision, "weight_bits": bits}
+    weighed: Weighed | None = None
+    try:
+        int8 = _make(checkpoint, made.description.target, "int8", write, staging, threads)
+    except (VerificationError, ModelError, EngineError) as error:
+        if wanted.precision == "int8":
+            raise
+        against = [str(error)]
+    else:
+        weighed = _weigh(checkpoint, made, int8, texts.apart, labelled, threads)
+        if wanted.precision == "int8" and (worse := weighed.worse()):
+            raise CompileError("; ".join(worse))
+        against = weighed.against() if wanted.precision == "auto" else []
+        said["weighed"] = msgspec.to_builtins(weighed)
+        said["slower"] = weighed.slower()
+    said["chosen"] = "fp32" if against else "int8"
+    said["why"] = "; ".join(against) or (
+        f"int8 is {weighed.speedup:.2f} times as fast as fp32 on this CPU, and within its bounds"
+        if weighed is not None and not weighed.slower()
+        else "int8 was asked for by name, and is within its bounds"
+    )
+    return (made if against else int8), said
+
+
+def _weigh(
+    checkpoint: Checkpoint,
+    fp32: _Made,
+    int8: _Made,
+    apart: list[str],
+    labelled: Labelled | None,
+    threads: int,
+) -> Weighed:
+    with ExitStack() as stack:
+        engines = {
+            made.description.precision: stack.enter_context(
+                closing(load_engine(made.sealed, threads))
+            )
+            for made in (fp32, int8)
+        }
+        wide = wide_part(fp32.sealed)
+        beside = None if wide is None else stack.enter_context(closing(wide)).answers
+        multiple = checkpoint.description.pad_multiple
+        return weigh(engines, checkpoint.tokeniser(), multiple, apart, labelled, beside)
+
+
+def _compare_exporters(
+    checkpoint: Checkpoint, staging: Path, threads: int
+) -> dict[str, dict[str, Any]]:
+    """Seconds, fused attention and offers/s of both exporters' graphs, on the golden texts."""
+    exporters = {"tracing": onnx.trace, "dynamo": onnx.dynamo}
+    made: dict[str, dict[str, Any]] = {}
+    with ExitStack() as stack:
+        engines: dict[str, Engine] = {}
+        for name, exporter in exporters.items():
+
+            def write(
+                checkpoint: Checkpoint,
+                directory: Path,
+                exporter: Callable[[OfferEncoder, Path], None] = exporter,
+            ) -> Mapping[str, Any]:
+                return onnx.export_by(exporter, checkpoint, directory)._asdict()
+
+            _, sealed, written = _seal(checkpoint, "onnx-cpu", "fp32", write, staging / name)
+            made[name] = dict(written)
+            engines[name] = stack.enter_context(closing(load_engine(sealed, threads)))
+        texts = [question.text for question in checkpoint.golden]
+        asked = Asked(checkpoint.tokeniser(), checkpoint.description.pad_multiple, texts)
+        speeds = offers_per_second(engines, asked)
+    for name, rounds in speeds.items():
+        made[name]["offers_per_second"] = median(rounds)
+    return made
 
 
 def verify_published(checkpoint_path: Path, path: Path, threads: int = 1) -> Verification:
@@ -146,12 +328,17 @@ def verify_published(checkpoint_path: Path, path: Path, threads: int = 1) -> Ver
     try:
         checkpoint = Checkpoint.load(checkpoint_path)
         found = artifact.Artifact.load(artifact.resolve(path))
-        engine, wide = _engine(found, threads), wide_part(found)
-        with closing(Model(found, engine, 0, BATCH_TOKENS, alternatives=1, wide=wide)) as served:
-            verification = verify(checkpoint, found, engine, wide)
-            served.check_golden()
+        return _compare(checkpoint, found, threads)
     except (CheckpointError, ArtifactError, EngineError, ModelError, VerificationError) as error:
         raise CompileError(str(error)) from error
+
+
+def _compare(checkpoint: Checkpoint, sealed: artifact.Artifact, threads: int) -> Verification:
+    """The artefact's answers against the checkpoint's, by the engine that will serve it."""
+    engine, wide = _engine(sealed, threads), wide_part(sealed)
+    with closing(Model(sealed, engine, 0, BATCH_TOKENS, alternatives=1, wide=wide)) as served:
+        verification = verify(checkpoint, sealed, engine, wide)
+        served.check_golden()
     return verification
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -19,7 +19,7 @@ from classifier.exit_codes import BAD_MODEL, BAD_SETTINGS, FAULT
 class _BuildByDefault(TyperGroup):
     """Takes a first word that names no command for the first of `build`'s."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] != "--help":
             args = ["build", *args]
         return super().parse_args(ctx, args)
@@ -59,16 +59,46 @@ def build(
     current: Annotated[
         bool, typer.Option("--current", help="Let OUT/current name it: what is served from OUT.")
     ] = False,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fp32|int8|auto",
+            help="Of onnx-cpu; auto takes int8 where it is faster here and no worse.",
+        ),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="Offers of the training set (Parquet, JSONL) to calibrate int8 on."),
+    ] = None,
+    validation: Annotated[
+        Path | None,
+        typer.Option(help="Offers with labels, to compare the accuracy of int8 and fp32 on."),
+    ] = None,
+    weight_bits: Annotated[
+        int | None,
+        typer.Option(
+            min=7, max=8, help="Of an int8 weight: 7 for CPUs without VNNI. Else by this CPU."
+        ),
+    ] = None,
+    compare_exporters: Annotated[
+        bool,
+        typer.Option("--compare-exporters", help="Time both ONNX exporters, for the report."),
+    ] = False,
 ) -> None:
     """Compile a checkpoint for one target, verify the result, publish it and print its path."""
     try:
         from classifier.artifact import set_current
-        from compile.build import CompileError
+        from compile.build import CompileError, Wanted
         from compile.build import build as build_artifact
     except ModuleNotFoundError as error:
         _missing(error)
     try:
-        artifact = build_artifact(checkpoint, target.value, out)
+        artifact = build_artifact(
+            checkpoint,
+            target.value,
+            out,
+            wanted=Wanted(precision, calibration, validation, weight_bits, compare_exporters),
+        )
         if current:
             set_current(out, artifact)
         typer.echo(artifact)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from classifier import cpu
 from classifier.artifact import Artifact
 from classifier.engines import EngineError
 
@@ -16,6 +17,9 @@ except ImportError as error:
     ) from error
 
 MODEL_FILE = "model.onnx"
+
+WEIGHT_BITS = "weight_bits"
+"""Where a quantised graph notes the bits of its weights: "8", or "7" for CPUs without VNNI."""
 
 _INTEGERS: dict[str, type[np.int32 | np.int64]] = {
     "tensor(int64)": np.int64,
@@ -49,6 +53,12 @@ class OnnxEngine:
             raise EngineError(
                 f"ONNX Runtime refuses {artifact.path / MODEL_FILE}: {first}"
             ) from None
+        noted = self._session.get_modelmeta().custom_metadata_map
+        if noted.get(WEIGHT_BITS) == "8" and not cpu.has_vnni():
+            raise EngineError(
+                f"artefact {artifact.manifest.id} has weights of 8 bits, whose sums saturate on a"
+                " CPU without VNNI, as this one: compile it with --weight-bits 7, or in fp32"
+            )
         self._feeds: dict[str, type[np.int32 | np.int64]] = {}
         for graph_input in self._session.get_inputs():
             if graph_input.name not in {"input_ids", "attention_mask", "token_type_ids"}:

@@ -35,6 +35,7 @@ IN_FLIGHT = FETCH_OFFERS * BATCHES_IN_FLIGHT
 """Records that one worker may hold, and do again when it dies."""
 WINDOW = 3_000
 """So many records may be on their way: enough to have work at every moment of a fault."""
+TRICKLE = 40
 PIECE = 100
 """Records sent at once, with one codec."""
 RECOVERY_SECONDS = 90.0
@@ -42,12 +43,14 @@ RECOVERY_SECONDS = 90.0
 died again and again stays away for up to 38 seconds; a half-open connection is found out by the
 client within its request timeout, session and ten seconds."""
 START_SECONDS = 90.0
+MOST_BYTES = 512 << 20
+"""Of one worker with the small model, whatever is sent to it."""
 
 Say = Callable[[str], None]
 
 
-class CampaignError(Exception):
-    """The campaign cannot go on; the message says why."""
+class NotWholeError(Exception):
+    """The service did not come back within its time; the message says how it is."""
 
 
 @dataclass
@@ -72,6 +75,9 @@ class Outcome:
 class Campaign:
     """Servers, machines, the stream, and what is done to them."""
 
+    EXPIRED_RECORDS = 300
+    """So many records are read again when a committed offset has expired."""
+
     def __init__(self, plan: Plan, artifact: Path, directory: Path, say: Say) -> None:
         self.plan = plan
         self._artifact = artifact
@@ -84,6 +90,10 @@ class Campaign:
         self.trace = Trace()
         self.ledger = Ledger(directory / "ledger.jsonl")
         self.machines: list[Machine] = []
+        self.spare: Machine
+        """Comes and goes."""
+        self.changing_database = asyncio.Lock()
+        """Held by whoever kills it, or sets what it fails by."""
         self.database = Database(directory)
         self.broker: str
         self._producers: Producers
@@ -92,7 +102,6 @@ class Campaign:
         self.outcome = Outcome(plan, Verdict())
 
     async def run(self) -> Outcome:
-        """Raises CampaignError where something that is no promise of the service fails."""
         began = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             await self._prepare(stack)
@@ -104,6 +113,8 @@ class Campaign:
                     await self._episode(number, episode)
                 await self._produce(self._left)
                 await self._settle()
+            except NotWholeError as error:
+                self.broken("not whole again", str(error))
             finally:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
@@ -123,7 +134,7 @@ class Campaign:
         network = Network()
         stack.callback(network.close)
         broker_port = int(self.broker.rpartition(":")[2])
-        for number in range(self.plan.machines):
+        for number in range(self.plan.machines + 1):
             kafka = KafkaWire(network, broker_port, self.topic, self.dead_letter_topic, self.trace)
             stack.callback(kafka.close)
             mongodb = MongoWire(network, self.database.port, self.topic, self.trace)
@@ -133,6 +144,7 @@ class Campaign:
             )
             stack.push_async_callback(machine.close)
             self.machines.append(machine)
+        self.spare = self.machines.pop()
         await servers.create_topic(self.broker, self.topic, PARTITIONS)
         await servers.create_topic(self.broker, self.dead_letter_topic, 1)
         model = await asyncio.to_thread(Model.load, self._artifact, threads=1)
@@ -174,19 +186,30 @@ class Campaign:
 
     async def _episode(self, number: int, episode: tuple[Fault, ...]) -> None:
         quota = self._left // (len(self.plan.episodes) - number + 1)
-        producing = asyncio.create_task(self._produce(quota))
-        done = await asyncio.gather(*(self._one(fault) for fault in episode))
-        if any(done):
-            await self._recover()
-        await producing
-        self._explain(episode)
+        injecting = asyncio.gather(*(self._one(fault) for fault in episode))
+        producing = asyncio.create_task(self._produce_during(quota, injecting))
+        try:
+            self._explain(episode)
+            line = " + ".join(map(str, episode))
+            if any(await injecting):
+                line += f": whole after {await self._recover():.1f} s"
+            await producing
+        finally:
+            for task in (injecting, producing):
+                task.cancel()
+            await asyncio.gather(injecting, producing, return_exceptions=True)
         lag = self.ledger.count - sum(self.trace.committed.values())
         self._say(
-            f"{number + 1}/{len(self.plan.episodes)}  "
-            f"{' + '.join(fault.kind for fault in episode)}: "
-            f"whole after {self.outcome.recoveries[-1]:.1f} s, "
+            f"{number + 1}/{len(self.plan.episodes)}  {line}, "
             f"{self.ledger.count} acknowledged, {lag} behind"
         )
+
+    async def _produce_during(self, quota: int, injecting: asyncio.Future[list[bool]]) -> None:
+        """The episode's share of the offers, and then a few all the time while faults last."""
+        await self._produce(quota)
+        while not injecting.done():
+            await self._produce(TRICKLE)
+            await asyncio.sleep(0.2)
 
     async def _one(self, fault: Fault) -> bool:
         await asyncio.sleep(fault.after)
@@ -206,9 +229,14 @@ class Campaign:
             disturbs = KINDS[fault.kind].disturbs if len(episode) == 1 else "all"
             disturbed = {"none": 0, "worker": 1, "machine": 1, "all": workers}[disturbs]
             self.outcome.explained += disturbed * IN_FLIGHT
+            if fault.kind == "a committed offset has expired":
+                self.outcome.explained += self.EXPIRED_RECORDS
 
-    async def _recover(self) -> None:
-        """Waits until all are ready again and what was acknowledged by now is committed."""
+    async def _recover(self) -> float:
+        """Waits until all are ready again and what was acknowledged by now is committed.
+
+        Gives the seconds that it took.
+        """
         began = time.monotonic()
         await self._produce(PARTITIONS * 10)
         ends = dict(self.ledger.ends)
@@ -218,7 +246,9 @@ class Campaign:
             return done and await self._all_ready()
 
         await self._until(whole, RECOVERY_SECONDS, "not whole again")
-        self.outcome.recoveries.append(time.monotonic() - began)
+        seconds = time.monotonic() - began
+        self.outcome.recoveries.append(seconds)
+        return seconds
 
     async def _produce(self, count: int) -> None:
         """Sends so many events more, as the window allows."""
@@ -245,10 +275,10 @@ class Campaign:
                 return
             for machine in self.machines:
                 if machine.wanted and not machine.is_running:
-                    raise CampaignError(f"{machine.name} ended by itself: see its log")
+                    raise NotWholeError(f"{machine.name} ended by itself: see its log")
             if time.monotonic() > deadline:
                 states = [await machine.readiness() for machine in self.machines]
-                raise CampaignError(f"{what} within {seconds:.0f} s: {states}")
+                raise NotWholeError(f"{what} within {seconds:.0f} s: {states}")
             await asyncio.sleep(0.1)
 
     # The end
@@ -260,9 +290,14 @@ class Campaign:
         await self._until(done, RECOVERY_SECONDS, "not everything is committed")
 
     async def _stop(self) -> None:
-        codes = await asyncio.gather(*(machine.stop() for machine in self.machines))
+        running = [machine for machine in self.machines if machine.is_running]
+        codes = await asyncio.gather(*(machine.stop() for machine in running))
         if any(codes):
-            self.outcome.verdict.found("exit code of an orderly stop", str(codes))
+            self.broken("exit code of an orderly stop", str(codes))
+
+    def broken(self, promise: str, how: str) -> None:
+        """Notes what the verifier cannot see."""
+        self.outcome.verdict.found(promise, how)
 
     async def _judge(self, watch: Watch) -> None:
         consumer = AIOKafkaConsumer(
@@ -294,6 +329,8 @@ class Campaign:
         verdict.violations |= self.outcome.verdict.violations
         for when in watch.not_alive:
             verdict.found("not alive", when)
+        if watch.most_bytes > MOST_BYTES:
+            verdict.found("memory", f"a worker had {watch.most_bytes / 1e6:.0f} MB")
         self.outcome.verdict = verdict
         self.outcome.events = self.ledger.count
         self.outcome.most_bytes = watch.most_bytes

@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
+from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.protocol.produce import ProduceRequest
@@ -32,6 +32,7 @@ COMMIT: int = OffsetCommitRequest.API_KEY
 FIND_COORDINATOR: int = FindCoordinatorRequest.API_KEY
 JOIN: int = JoinGroupRequest.API_KEY
 SYNC: int = SyncGroupRequest.API_KEY
+HEARTBEAT: int = HeartbeatRequest.API_KEY
 
 _REQUESTS: dict[tuple[int, int], Any] = {
     (request.API_KEY, version.API_VERSION): version
@@ -42,6 +43,7 @@ _REQUESTS: dict[tuple[int, int], Any] = {
         MetadataRequest,
         OffsetCommitRequest,
         FindCoordinatorRequest,
+        HeartbeatRequest,
     )
     for version in request._CLASSES
 }
@@ -130,6 +132,44 @@ def decode(request: Request, reply: bytes) -> dict[str, Any]:
     schema = _REQUESTS[request.api, request.version].RESPONSE_TYPE.SCHEMA
     content = io.BytesIO(reply[_SIZE.size + _CORRELATION :])
     return dict(zip(schema.names, schema.decode(content), strict=True))
+
+
+def refuse(request: Request, code: int) -> bytes:
+    """The answer to a commit or a produce with one error code for every partition."""
+    schema = _REQUESTS[request.api, request.version].RESPONSE_TYPE.SCHEMA
+    topics = [
+        (topic, [number for number, *_ in partitions])
+        for topic, partitions in asked(request)["topics"]
+    ]
+    content: bytes = schema.encode(
+        [
+            [
+                (
+                    topic,
+                    [
+                        tuple(
+                            {"partition": number, "error_code": code}.get(field, -1)
+                            for field in _fields_of_a_partition(schema)
+                        )
+                        for number in numbers
+                    ],
+                )
+                for topic, numbers in topics
+            ]
+            if name == "topics"
+            else 0
+            for name in schema.names
+        ]
+    )
+    return (
+        _SIZE.pack(_CORRELATION + len(content)) + request.correlation.to_bytes(4, "big") + content
+    )
+
+
+def _fields_of_a_partition(schema: Any) -> tuple[str, ...]:
+    topic = schema.fields[schema.names.index("topics")].array_of
+    names: tuple[str, ...] = topic.fields[topic.names.index("partitions")].array_of.names
+    return names
 
 
 def change(request: Request, reply: bytes, values: dict[str, Any]) -> bytes:

@@ -21,6 +21,7 @@ from tests.faults.mongo_wire import MongoWire
 
 STOP_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
+FULL = Path("/dev/full")
 
 
 class Machine:
@@ -49,12 +50,15 @@ class Machine:
         self._process: subprocess.Popen[bytes] | None = None
         self._http = httpx.AsyncClient(timeout=ANSWER_SECONDS)
         self.wanted = False
-        """Whether somebody, as a service manager does, keeps it running."""
+        """Whether it is to run now."""
+        self.changing = asyncio.Lock()
+        """Held by whoever stops and starts it."""
 
-    def start(self) -> None:
+    def start(self, has_room: bool = True) -> None:
+        """Starts the service; without room its log goes to a disk that is full."""
         self.wanted = True
         self._endpoint.unlink(missing_ok=True)
-        with self._log.open("ab") as log:
+        with (self._log if has_room else FULL).open("ab", buffering=0) as log:
             self._process = subprocess.Popen(
                 [*servers.tied("SIGTERM"), sys.executable, "-m", "classifier", "serve"],
                 env=self._environment,

@@ -12,10 +12,6 @@ from typing import Literal
 
 import msgspec
 
-Stage = Literal[
-    "fetch", "inference", "write", "commit", "committed", "dead letter", "rebalance", "start-up"
-]
-
 
 class Kind(msgspec.Struct, frozen=True):
     """What is known of a kind of fault beforehand."""
@@ -31,13 +27,60 @@ class Kind(msgspec.Struct, frozen=True):
 SESSION_SECONDS = 3.0
 """A member that is silent for so long is out of the group."""
 
+_ONE_OR_ALL = ("one", "all")
+_BEYOND = (SESSION_SECONDS + 1, SESSION_SECONDS + 4)
+_SHORT = (1.0, 4.0)
+
 KINDS: dict[str, Kind] = {
-    "kill after the fetch": Kind(2),
-    "kill mid-inference": Kind(2, (0.0, 0.1)),
-    "kill before the write is acknowledged": Kind(2),
-    "kill between write and commit": Kind(3),
-    "kill before the commit is acknowledged": Kind(2),
-    "kill after a dead letter": Kind(2),
+    "kill -9 after the fetch": Kind(2),
+    "kill -9 mid-inference": Kind(2, (0.0, 0.1)),
+    "kill -9 before the write": Kind(2),
+    "kill -9 before the write is acknowledged": Kind(2),
+    "kill -9 between write and commit": Kind(3),
+    "kill -9 before the commit is acknowledged": Kind(2),
+    "kill -9 after a dead letter": Kind(2),
+    "kill -9 mid-rebalance": Kind(2, choices=("joining", "waiting")),
+    "kill -9 during the start": Kind(2, (0.0, 3.0)),
+    "SIGTERM of a worker": Kind(2),
+    "SIGSTOP beyond the session": Kind(3, _BEYOND),
+    "restart of a service": Kind(2, (0.0, 2.0)),
+    "restart with a full disk for logs": Kind(1, (0.0, 1.0)),
+    "kill -9 of a supervisor": Kind(1),
+    "members come and go": Kind(2, disturbs="all", choices=(2, 3, 4)),
+    "Kafka refuses connections": Kind(2, (1, 8), "all", _ONE_OR_ALL),
+    "Kafka is half-open": Kind(2, (1, 8), "all", _ONE_OR_ALL),
+    "Kafka hears and is not heard": Kind(2, (1, 8), "all", _ONE_OR_ALL),
+    "Kafka is slow": Kind(2, (2, 6), "all", _ONE_OR_ALL),
+    "MongoDB refuses connections": Kind(2, (1, 8), "all", _ONE_OR_ALL),
+    "MongoDB is half-open": Kind(2, (1, 8), "all", _ONE_OR_ALL),
+    "MongoDB hears and is not heard": Kind(2, (1, 8), "all", _ONE_OR_ALL),
+    "MongoDB is slow": Kind(2, (2, 6), "all", _ONE_OR_ALL),
+    "MongoDB is killed and restarted": Kind(3, (0.2, 5.0), "all"),
+    # InterruptedAtShutdown, PrimarySteppedDown, NotWritablePrimary, HostUnreachable, MaxTimeMS
+    # expired, ExceededTimeLimit, WriteConflict, Unauthorized, and one that nobody knows.
+    "MongoDB fails writes": Kind(
+        3, _SHORT, "all", (11_600, 189, 10_107, 6, 50, 262, 112, 13, 8_765)
+    ),
+    "MongoDB closes sockets": Kind(2, _SHORT, "all"),
+    "MongoDB blocks writes": Kind(2, _SHORT, "all", (500, 2_500, 4_000)),
+    "MongoDB has no majority": Kind(2, _SHORT, "all", (64, 91, 100)),
+    "MongoDB does bulks in part": Kind(2, _SHORT, "all", (11_600, 91, 50)),
+    "MongoDB is not primary": Kind(2, _SHORT, "all", _ONE_OR_ALL),
+    # CorruptMessage, unknown topic, LeaderNotAvailable, NotLeader, TopicAuthorizationFailed,
+    # KafkaStorageError, Unknown.
+    "fetches fail": Kind(2, _SHORT, "all", (2, 3, 5, 6, 29, 56, -1)),
+    # CoordinatorNotAvailable, NotCoordinator, IllegalGeneration, UnknownMember, rebalance.
+    "heartbeats fail": Kind(2, _SHORT, "all", (15, 16, 22, 25, 27)),
+    "the coordinator is away": Kind(1, _SHORT, "all", (15,)),
+    # RequestTimedOut, CoordinatorLoadInProgress, and as above.
+    "commits are done and told to fail": Kind(2, _SHORT, "all", (7, 14, 15, 16, 22, 25, 27)),
+    "commits are refused": Kind(2, _SHORT, "all", (7, 14, 15, 16, 22, 25, 27)),
+    # RequestTimedOut, NotLeader, NotEnoughReplicas, NotEnoughReplicasAfterAppend.
+    "dead letters are written and told to fail": Kind(1, _SHORT, "all", (7, 6, 20)),
+    "dead letters are refused": Kind(2, _SHORT, "all", (7, 6, 19, 29)),
+    "the dead-letter topic is too small": Kind(1, _SHORT, "all"),
+    "the dead-letter topic is missing": Kind(2, _SHORT, "all"),
+    "a committed offset has expired": Kind(1, disturbs="all", choices=tuple(range(6))),
 }
 
 
@@ -49,6 +92,10 @@ class Fault(msgspec.Struct, frozen=True):
     after: float = 0.0
     seconds: float = 0.0
     choice: int | str | None = None
+
+    def __str__(self) -> str:
+        choice = "" if self.choice is None else f", {self.choice}"
+        return f"{self.kind} (machine {self.machine}, {self.seconds} s{choice})"
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -25,7 +25,6 @@ class Watch:
     """Every time that a service said it is not alive."""
     most_bytes: int = 0
     """Of the largest worker, resident."""
-    restarts: int = 0
 
     async def run(self) -> None:
         while True:

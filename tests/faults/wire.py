@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -101,20 +101,29 @@ class Wire(Generic[R]):
         """Seconds that every message takes."""
         self.bandwidth = 0.0
         """Bytes a second; 0: no limit."""
-        self.answer: Callable[[R], bytes | None] = lambda _: None
-        """Asked before a request passes; what it gives is the answer, and nothing passes."""
-        self.rewrite: Callable[[R, bytes], bytes] = lambda _, reply: reply
+        self.answers: list[Callable[[R], bytes | None]] = []
+        """Asked before a request passes; what one gives is the answer, and nothing passes."""
+        self.rewrites: list[Callable[[R, bytes], bytes]] = []
         """What becomes of an answer."""
-        self.request_trap: Trap[R] | None = None
-        self.reply_trap: Trap[R] | None = None
-        """Springs at the answer to a request."""
+        self.request_traps: list[Trap[R]] = []
+        self.reply_traps: list[Trap[R]] = []
+        """They spring at the answer to a request."""
+        self._modes: list[Mode] = []
         self._mode: Mode = "open"
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], Connection] = {}
         network.run(self._listen())
 
-    def set(self, mode: Mode) -> None:
-        self._network.run(self._set(mode))
+    @contextlib.contextmanager
+    def under(self, mode: Mode) -> Iterator[None]:
+        """In another mode for the time of the context; of several the last one holds."""
+        self._modes.append(mode)
+        self._network.run(self._set(self._modes[-1]))
+        try:
+            yield
+        finally:
+            self._modes.remove(mode)
+            self._network.run(self._set(self._modes[-1] if self._modes else "open"))
 
     def close(self) -> None:
         self._network.run(self._set("refused"))
@@ -134,7 +143,7 @@ class Wire(Generic[R]):
         """Called as a request passes."""
 
     def answered(self, request: R, reply: bytes) -> bytes:
-        """Called as the server's own answer passes; gives what passes instead."""
+        """Called as an answer passes; gives what passes instead."""
         raise NotImplementedError
 
     def pair(self, message: bytes) -> int:
@@ -221,9 +230,9 @@ class Wire(Generic[R]):
                     continue
                 request = self.request(message)
                 if request is not None:
-                    if _sprung(self.request_trap, request, message, connection):
+                    if _sprung(self.request_traps, request, message, connection):
                         continue
-                    own = self.answer(request)
+                    own = next(filter(None, (answer(request) for answer in self.answers)), None)
                     if own is not None:
                         while pending:  # noqa: ASYNC110  answers come in the order of the requests
                             await asyncio.sleep(0.005)
@@ -243,9 +252,11 @@ class Wire(Generic[R]):
                     continue
                 request = pending.pop(self.pair_of_reply(reply), None)
                 if request is not None:
-                    if _sprung(self.reply_trap, request, reply, connection):
+                    if _sprung(self.reply_traps, request, reply, connection):
                         continue
-                    reply = self.rewrite(request, self.answered(request, reply))
+                    for rewrite in self.rewrites:
+                        reply = rewrite(request, reply)
+                    reply = self.answered(request, reply)
                 await self._send(connection.writer, reply)
 
     async def _send(self, writer: asyncio.StreamWriter, message: bytes) -> None:
@@ -262,10 +273,12 @@ class Wire(Generic[R]):
             await writer.drain()
 
 
-def _sprung(trap: Trap[R] | None, request: R, message: bytes, connection: Connection) -> bool:
-    """Springs a trap that waits for this; True where the message goes no further."""
-    if trap is None or trap.sprung or not trap.wants(request, message):
-        return False
-    trap.sprung = True
-    trap.spring(connection.client_port)
-    return trap.fate == "drop"
+def _sprung(traps: list[Trap[R]], request: R, message: bytes, connection: Connection) -> bool:
+    """Springs the traps that wait for this; True where the message goes no further."""
+    dropped = False
+    for trap in traps:
+        if not trap.sprung and trap.wants(request, message):
+            trap.sprung = True
+            trap.spring(connection.client_port)
+            dropped |= trap.fate == "drop"
+    return dropped

@@ -150,6 +150,21 @@ def test_every_stage_of_training_takes_its_options_and_finds_its_files() -> None
     assert [name for name, _ in made] == STAGES_OF_TRAINING
 
 
+def test_five_seeds_share_their_offers_and_their_svm() -> None:
+    made = parsed("seeds", WORK="runs/elsewhere")
+    assert [name for name, _ in made] == 5 * STAGES_OF_TRAINING
+    outs = [values["out"] for name, values in made if name in ("dataset", "baseline")]
+    assert set(outs) == {Path("runs/elsewhere/sets"), Path("runs/elsewhere/svm")}
+    students = [values for name, values in made if name == "student"]
+    seeds = [load(ROOT / each["pipeline"], each["overrides"]).student.seed for each in students]
+    assert seeds == [0, 1, 2, 3, 4]
+    answers = [str(values["out"] / ANSWERS) for name, values in made if name == "endpoint"]
+    last = told("seeds", {"WORK": "runs/elsewhere"})[-1]
+    assert last[1:5] == ["-m", "benchmarks.seeds", "--against", answers[0]]
+    assert last[5:] == answers[1::2]
+    assert len(set(last[5:])) == 5
+
+
 def test_demo_takes_its_options() -> None:
     plain = {"OFFERS": "my offers.jsonl", "TRAIN": "my.jsonl", "COUNT": "50"}
     ((name, values),) = parsed("demo", **plain)

@@ -80,6 +80,50 @@ def test_learns_what_the_labels_say(tmp_path: Path) -> None:
     assert (logits.argmax(axis=1) == given.labels).mean() > 0.95
 
 
+def test_dropout_is_as_asked_while_training_and_as_it_was_afterwards(tmp_path: Path) -> None:
+    """Nothing random is left without it, so that another seed of PyTorch's changes nothing."""
+    parameters = QUICK.model_copy(update={"dropout": 0.0, "epochs": 1})
+    seen: list[tuple[set[float], str]] = []
+    trained = learner()
+    encoder = trained.model.encoder
+
+    def look(*arguments: object) -> None:
+        shares = {each.p for each in encoder.modules() if isinstance(each, torch.nn.Dropout)}
+        seen.append((shares, encoder.config._attn_implementation))
+
+    encoder.register_forward_hook(look)
+    before = encoder.config._attn_implementation
+    fit(trained, data(), parameters, 0, tmp_path / "without")
+    assert seen[0] == ({0.0}, "eager" if not torch.cuda.is_available() else before)
+    shares = {each.p for each in encoder.modules() if isinstance(each, torch.nn.Dropout)}
+    assert (shares, encoder.config._attn_implementation) == ({0.1}, before)
+    seen.clear()
+    fit(trained, data(), parameters.model_copy(update={"dropout": None}), 0, tmp_path / "own")
+    assert seen[0][0] == {0.1}
+
+
+def test_bf16_is_taken_where_the_processor_multiplies_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for has in (True, False):
+        monkeypatch.setattr("torch.cpu.get_capabilities", lambda has=has: {"amx_bf16": has})
+        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+        assert loop.usual(0, "auto")["bf16"] == has
+        assert loop.usual(0, "bf16")["bf16"]
+        assert not loop.usual(0, "fp32")["bf16"]
+
+
+def test_bf16_learns_too(tmp_path: Path) -> None:
+    given = data()
+    trained = learner()
+    fit(trained, given, QUICK.model_copy(update={"precision": "bf16"}), 0, tmp_path)
+    assert {weights.dtype for weights in trained.parameters()} == {torch.float32}
+    ids, mask = collate(given.rows, 0)
+    with torch.no_grad():
+        logits, _ = trained(ids, mask)
+    assert (logits.argmax(dim=1).numpy() == given.labels).mean() > 0.95
+
+
 def test_unlabelled_rows_are_drawn_to_the_teacher(tmp_path: Path) -> None:
     given = data()
     targets = np.random.default_rng(1).normal(size=(3, 24)).astype(np.float16)[given.labels]

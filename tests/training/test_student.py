@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from classifier.artifact import Label
+from classifier.artifact import Label, file_hash
 from classifier.model import Model
 from classifier.offer import Offer
 from classifier.text import FieldBudget, TextRecipe
 from compile.build import build
 from compile.checkpoint import Checkpoint
 from compile.verify import one_thread
-from training import encoders, student, teacher
+from training import encoders, held_out, student, teacher
 from training.embeddings import answers, embed, embedder
 from training.examples import examples, read_labelled
 from training.parameters import StudentParameters, TeacherParameters
@@ -209,6 +209,68 @@ def test_student_can_start_from_its_teachers_layers(
     assert any("layer.0" in name for name in kept)
     assert not any("layer.1" in name for name in kept)
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-5) for name in kept)
+
+
+def test_student_that_is_fitted_once_more_learns_validation_and_keeps_what_it_said_before(
+    work: Path, tmp_path: Path, taught: Record
+) -> None:
+    """Validation alone has a category, which only the second fit can learn."""
+    assert taught.stage == "teacher"
+    held = [(offer, label) for offer, label in tiny_offers(each=20) if label in LABELS][1::3]
+    boats = [(Offer(f"b{i}", title=f"oar boat {i}"), "boats") for i in range(40)]
+    for name in ("train.jsonl", "transfer.jsonl"):
+        (tmp_path / name).write_bytes((work / name).read_bytes())
+    write(tmp_path / "validation.jsonl", [*held, *boats])
+    found = {}
+    for epochs in (0, 20):
+        out = tmp_path / str(epochs)
+        record = make_student(
+            tmp_path, out, by=work / "teacher", encoder=str(work / "narrow"), refit_epochs=epochs,
+            refit_rate=1.0, epochs=6,
+        )  # fmt: skip
+        assert record.files[held_out.FILE] == file_hash(out / held_out.FILE)
+        found[epochs] = Checkpoint.load(out / "checkpoint")
+    assert [label.id for label in found[0].labels] == list(LABELS)
+    assert [label.id for label in found[20].labels] == sorted(["boats", *LABELS])
+    assert found[0].description.report["rows"]["fitted"] == 100
+    assert found[20].description.report["rows"]["fitted"] == 100 + 100 + 40
+    assert found[0].description.data["sha256"] != found[20].description.data["sha256"]
+    recipe = found[20].description.text
+    given = examples(read_labelled(tmp_path / "validation.jsonl"), recipe)
+    model, tokeniser = found[20].encoder(), found[20].tokeniser()
+    now = answers(model, embed(model, encode(tokeniser, given.texts), tokeniser.pad_id))
+    before = held_out.read(tmp_path / "20", given)
+    boat = given.labels == given.label_ids.index("boats")
+    assert (before.argmax(axis=1) == given.labels)[boat].mean() == 0
+    assert (now.argmax(axis=1) == given.labels)[boat].mean() > 0.9
+    # Of the student of training alone are the figures, too.
+    accuracy = float((before.argmax(axis=1) == given.labels).mean())
+    assert found[20].description.report["validation"]["accuracy"] == round(accuracy, 4)
+
+
+def test_student_answers_by_the_shares_of_validation(work: Path, tmp_path: Path) -> None:
+    """An encoder that learns nothing tells no two texts apart: its answers are the prior."""
+    rows = [(offer, label) for offer, label in tiny_offers(each=20) if label in LABELS]
+    (tmp_path / "train.jsonl").write_bytes((work / "train.jsonl").read_bytes())
+    write(
+        tmp_path / "validation.jsonl",
+        [row for row in rows if row[1] == "tents"] + [row for row in rows if row[1] == "sofas"][:3],
+    )
+    best = {}
+    for prior in ("training", "validation"):
+        out = tmp_path / prior
+        make_student(
+            tmp_path, out, transfer=False, encoder=str(work / "narrow"), prior=prior, rate=1e-9,
+            head_rate=1e-9, epochs=1,
+        )  # fmt: skip
+        checkpoint = Checkpoint.load(out / "checkpoint")
+        best[prior] = checkpoint.encoder().head.bias.detach().numpy()
+        assert {golden.category_id for golden in checkpoint.golden} <= set(LABELS)
+    assert np.abs(best["training"]).max() < 1e-6
+    assert best["validation"].argmax() == LABELS.index("tents")
+    assert best["validation"].argmin() == LABELS.index("kettles")
+    with pytest.raises(ValueError, match="prior: validation moves what balance: logits has moved"):
+        StudentParameters(prior="validation", balance="logits")
 
 
 def test_pruning_changes_no_answer_and_leaves_fewer_weights(work: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import itertools
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,16 +32,14 @@ from numpy.typing import NDArray
 
 from classifier import sample
 from classifier.artifact import Artifact, resolve
-from classifier.bulk import is_parquet
 from classifier.cpu import quota
 from classifier.engines import Engine, load_engine
-from classifier.jsonl import FileError, read
 from classifier.model import Model, Question, wide_part
 from classifier.offer import Offer
-from classifier.record import decode_offer
 from classifier.settings import Settings
 from classifier.tokens import Tokeniser, bound_pool, pad
 from compile.prices import PRICES, Prices, Published, load_prices, load_published
+from training.examples import DataError, read_offers
 
 CHUNK = 500
 """Offers that are asked together, about what a worker fetches under load."""
@@ -223,8 +221,8 @@ def bench(
 ) -> Report:
     """Measures and prices all artefacts, as workers of `instance`, and adds published figures.
 
-    Raises BenchError, PriceError, FileError, and what a worker raises that cannot serve an
-    artefact: ArtifactError, EngineError, ModelError.
+    Raises BenchError, PriceError, and what a worker raises that cannot serve an artefact:
+    ArtifactError, EngineError, ModelError.
     """
     instance = instance or default_instance()
     priced = load_prices(prices)
@@ -416,49 +414,17 @@ def _said(report: Report) -> str:
 def offers_of(file: Path | None) -> list[Offer]:
     """The first offers of a Parquet or JSON lines file, else of the sample catalogue's test part.
 
-    Rows that are no offers are left out. Raises FileError, and BenchError when there is no offer.
+    Raises BenchError on a row that is no offer, and where there is none.
     """
     if file is None:
-        made = sample.offers(1, MOST_OFFERS, split="test")
-        return [offer for offer, _ in made]
-    found = list(
-        itertools.islice(_parquet(file) if is_parquet(file) else _lines(file), MOST_OFFERS)
-    )
+        return [offer for offer, _ in sample.offers(1, MOST_OFFERS, split="test")]
+    try:
+        found: list[Offer] = list(itertools.islice(read_offers(file), MOST_OFFERS))
+    except DataError as error:
+        raise BenchError(str(error)) from error
     if not found:
         raise BenchError(f"{file}: holds no offers")
     return found
-
-
-def _lines(file: Path) -> Iterator[Offer]:
-    for line in read(file):
-        offer = decode_offer(line)
-        if isinstance(offer, Offer):
-            yield offer
-
-
-def _parquet(file: Path) -> Iterator[Offer]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise FileError(
-            "Parquet files need pyarrow: pip install 'offer-classifier[parquet]'"
-        ) from None
-    try:
-        with pq.ParquetFile(file) as reader:
-            wanted = set(Offer.__struct_fields__)
-            columns = [name for name in reader.schema_arrow.names if name in wanted]
-            if "offer_id" not in columns:
-                raise FileError(f"{file} has no column offer_id")
-            for batch in reader.iter_batches(batch_size=CHUNK, columns=columns):
-                for row in batch.to_pylist():
-                    try:
-                        yield msgspec.convert(row, Offer)
-                    except msgspec.ValidationError:
-                        continue
-    except (pa.ArrowException, OSError) as error:
-        line = str(error).split("\n", 1)[0]
-        raise FileError(f"{file} is no Parquet file that can be read: {line}") from error
 
 
 def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -168,7 +168,6 @@ def bench(
 
         from classifier.artifact import ArtifactError
         from classifier.engines import EngineError
-        from classifier.jsonl import FileError
         from classifier.model import ModelError
         from compile import bench as benchmark
         from compile.prices import PRICES, PriceError
@@ -185,7 +184,7 @@ def bench(
             instance=instance,
             prices=prices or PRICES,
         )
-    except (benchmark.BenchError, FileError, PriceError) as error:
+    except (benchmark.BenchError, PriceError) as error:
         _fail(str(error), BAD_SETTINGS)
     except EngineError as error:
         _fail(str(error), error.code)

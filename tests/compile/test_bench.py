@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from classifier.artifact import Artifact, current
 from classifier.engines.onnx import OnnxEngine
-from classifier.jsonl import FileError
 from classifier.model import Asked, Model
 from classifier.offer import Offer
 from compile import bench
@@ -258,27 +257,36 @@ def test_text_longer_than_the_model_takes_is_refused(subject: Subject) -> None:
     assert {cell.length for cell in subject.on_grid((1,), ())} == {16, 32}
 
 
-def test_offers_are_read_from_both_kinds_of_file(tmp_path: Path, offers: list[Offer]) -> None:
-    lines = tmp_path / "offers.jsonl"
-    lines.write_bytes(b"\n".join([*map(msgspec.json.encode, offers), b'{"title": "no id"}']))
-    table = tmp_path / "offers.parquet"
+def test_first_offers_are_read_from_both_kinds_of_file(
+    tmp_path: Path, offers: list[Offer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, table = tmp_path / "offers.jsonl", tmp_path / "offers.parquet"
+    lines.write_bytes(b"\n".join(map(msgspec.json.encode, offers)))
     columns = [msgspec.to_builtins(offer) | {"label": "x"} for offer in offers]
     pq.write_table(pa.Table.from_pylist(columns), table)
-    assert bench.offers_of(lines) == bench.offers_of(table) == offers
+    monkeypatch.setattr(bench, "MOST_OFFERS", 7)
+    for file in (lines, table):
+        found = bench.offers_of(file)
+        assert [offer.offer_id for offer in found] == [offer.offer_id for offer in offers[:7]]
+        assert [offer.title for offer in found] == [offer.title for offer in offers[:7]]
 
 
 def test_file_without_offers_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
-    empty.write_bytes(b"nothing\n")
+    empty.write_bytes(b"\n")
     with pytest.raises(BenchError, match="holds no offers"):
         bench.offers_of(empty)
     other = tmp_path / "other.parquet"
-    pq.write_table(pa.table({"x": [1]}), other)
-    with pytest.raises(FileError, match="has no column offer_id"):
+    pq.write_table(pa.table({"title": ["x"]}), other)
+    with pytest.raises(BenchError, match=r"row 1: no offer: .*offer_id"):
         bench.offers_of(other)
-    other.write_bytes(b"PAR1")
-    with pytest.raises(FileError, match="no Parquet file that can be read"):
-        bench.offers_of(other)
+
+
+def test_device_is_paid_by_the_clock(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell(subject, "whole", 1, 1, lambda: 1, [50.0], [100.0])
+    assert cell.pace == 100.0
+    monkeypatch.setattr(Subject, "on_cpu", False)
+    assert cell.pace == 50.0
 
 
 def test_sample_catalogue_stands_in_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

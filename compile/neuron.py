@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +22,10 @@ from classifier.encoder import OfferEncoder
 from classifier.engines.buckets import FILE, Bucket, Buckets
 from compile.buckets import CALL_TOKENS, Shape, edges, lengths, padded_tokens, shapes
 from compile.checkpoint import Checkpoint
+from training.examples import DataError, read_offers
+
+CHUNK = 4_096
+"""Offers in memory at once."""
 
 INTEGERS: Final = "int64"
 """What tokenisers give and the vendor's examples trace with."""
@@ -27,6 +33,26 @@ INTEGERS: Final = "int64"
 
 class NeuronError(Exception):
     """The checkpoint cannot be compiled for Neuron. The message is one line."""
+
+
+def traffic(checkpoint: Checkpoint, file: Path) -> Counter[int]:
+    """How many offers of `file` have each number of tokens: Parquet, or JSONL, plain or gzipped.
+
+    By the checkpoint's recipe and tokeniser; offers without a text are left out, as the service
+    leaves them out. Raises NeuronError.
+    """
+    recipe, tokeniser = checkpoint.description.text, checkpoint.tokeniser()
+    found: Counter[int] = Counter()
+    try:
+        offers = read_offers(file)
+        while chunk := list(islice(offers, CHUNK)):
+            rows, _ = tokeniser.encode([text for text in map(recipe.text, chunk) if text])
+            found += lengths(rows)
+    except DataError as error:
+        raise NeuronError(str(error)) from error
+    if not found:
+        raise NeuronError(f"{file}: none of its offers has a text, so there are no lengths")
+    return found
 
 
 class Family(NamedTuple):
@@ -126,10 +152,9 @@ def _neuronx(target: str) -> Callable[[Any, OfferEncoder, tuple[torch.Tensor, ..
 
 def _neuron(package: Any, model: OfferEncoder, example: tuple[torch.Tensor, ...]) -> Any:
     """torch_neuron.trace, as documented for Inf1. Never run: see docs/compile.md."""
-    # fallback=False: a part that the compiler does not know would be computed on the CPU, unsaid.
-    return package.trace(
-        model, example, compiler_args=["--fast-math", "fp32-cast-matmult"], fallback=False
-    )
+    # none: products of bf16 operands, summed in fp32, and nothing else rounded. fallback=False: a
+    # part that the compiler does not know would be computed on the CPU, unsaid.
+    return package.trace(model, example, compiler_args=["--fast-math", "none"], fallback=False)
 
 
 FAMILIES: Mapping[str, Family] = {

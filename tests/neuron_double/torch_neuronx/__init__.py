@@ -12,6 +12,7 @@ It enforces what the vendor documents and computes by TorchScript on the CPU:
   NEURON_RT_NUM_CORES a process takes them all (neuron-runtime/nrt-configurable-parameters)
 - the runtime refuses what a compiler of another major version made (.../nrt-troubleshoot)
 - a runtime that was started before a fork does not work after it
+- weights are compiled in, so that a later change of the model's own changes nothing
 - a saved model is loaded by `torch.jit.load`, and only where this package has been imported
 - matrix products of matmult and bf16: rounded operands, sums in fp32 (about-neuron/appnotes/
   neuronx-cc/neuronx-cc-training-mixed-precision)
@@ -27,6 +28,7 @@ real ones do. Models of two inputs alone can be traced.
 from __future__ import annotations
 
 import contextlib
+import copy
 import fcntl
 import importlib.metadata
 import json
@@ -280,6 +282,8 @@ def trace(
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     if any(each.device.type != "cpu" for each in inputs):
         raise RuntimeError("example inputs must be CPU tensors")
+    if isinstance(func, nn.Module):
+        func = copy.deepcopy(func)  # the weights are part of what is compiled
     number = uuid.uuid4().hex
     record = {
         "id": number,

@@ -42,6 +42,15 @@ class Recipes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         found = {"teacher": recipe.teacher, "student": recipe.student, "linear": recipe.linear}
         return {role: other for role, other in found.items() if other is not None}
 
+    def learns_validation(self, name: str) -> bool:
+        """Whether a row's model is fitted on validation too, or one that it is made of is."""
+        parameters, stage = self.parameters(name, None), self.rows[name].stage
+        if stage == "wide":
+            return any(map(self.learns_validation, self.needs(name).values()))
+        if stage == "baseline":
+            return parameters.baseline.refit
+        return stage == "student" and parameters.student.refit_epochs > 0
+
     def teacher(self, name: str) -> str | None:
         """The row that taught a row's encoder."""
         return self.rows[self.rows[name].student or name].teacher
@@ -110,10 +119,14 @@ def _check_wide(name: str, recipes: Recipes) -> None:
     svm = recipes.parameters(needs["linear"], None).baseline
     kind = recipes.rows[needs["student"]].stage
     fields = getattr(recipes.parameters(needs["student"], None), kind).fields
-    if svm.refit or list(svm.fields.items()) != list(fields.items()):
+    if list(svm.fields.items()) != list(fields.items()):
         raise ParameterError(
-            f"row {name}: {needs['linear']} must read what {needs['student']} reads, and must have"
-            " refit: false"
+            f"row {name}: {needs['linear']} must read what {needs['student']} reads"
+        )
+    if recipes.learns_validation(needs["linear"]) != recipes.learns_validation(needs["student"]):
+        raise ParameterError(
+            f"row {name}: {needs['linear']} and {needs['student']} must both be fitted on"
+            " validation in the end, or neither"
         )
 
 

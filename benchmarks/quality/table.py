@@ -77,7 +77,6 @@ def _figures(
     if against is not None:
         relative = errors.relative(sources, _sources(against.judged))
         by_language = errors.relative(languages, _accuracies(against.judged, "language"))
-    fitted_on_validation = bool(found.model.parameters.get("refit"))
     return Figures(
         offers=found.judged.test_set.offers,
         accuracy=mean_over_sources(sources),
@@ -89,7 +88,7 @@ def _figures(
         errors_by_language={} if by_language is None else by_language.by_source,
         worse=[] if relative is None else relative.worse,
         behind_teacher=_behind(name, found, ran, recipes),
-        validation=None if fitted_on_validation else found.answers.summary["validation"],
+        validation=None if recipes.learns_validation(name) else found.answers.summary["validation"],
         hierarchy=_by_level(found, labels),
         weights=found.model.summary.get("weights"),
         minutes=attempts.seconds(found.place, found.model) / 60,

@@ -60,6 +60,15 @@ def test_linear_row_that_validation_can_be_asked_of_differs_in_that_alone() -> N
     assert both.model_copy(update={"refit": False}) == alone
 
 
+def test_row_learns_validation_where_it_or_a_part_of_it_does(tmp_path: Path) -> None:
+    found = recipes.load(written(tmp_path, GOOD))
+    names = ("svm", "taught", "small", "beside", "both")
+    assert [found.learns_validation(name) for name in names] == [True, *4 * [False]]
+    changed = GOOD.replace("refit: false", "refit: true").replace("epochs: 5", "refit_epochs: 1")
+    found = recipes.load(written(tmp_path, changed))
+    assert [found.learns_validation(name) for name in names] == [True, False, True, True, True]
+
+
 def test_row_has_the_common_parameters_but_for_its_own(tmp_path: Path) -> None:
     found = recipes.load(written(tmp_path, GOOD))
     student = found.parameters("small", Path("e5")).student
@@ -87,7 +96,8 @@ def test_row_has_the_common_parameters_but_for_its_own(tmp_path: Path) -> None:
         ),
         (", linear: beside", "", "row both: a wide has a linear and a student"),
         ("linear: beside", "linear: svm", "row both: svm must read what small reads"),
-        ("refit: false", "refit: true", "row both: beside must read what small reads"),
+        ("refit: false", "refit: true", "row both: beside and small must both be fitted"),
+        ("epochs: 5,", "epochs: 5, refit_epochs: 1,", "must both be fitted on validation in the"),
         ("brand: 20}, r", "brand: 21}, r", "row both: beside must read what small reads"),
         ("against: svm", "against: none", "there is no row 'none'"),
         ("  svm:", "  all:", "'all' cannot be a row's name"),

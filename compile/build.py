@@ -44,6 +44,7 @@ class Wanted(NamedTuple):
     validation: Path | None = None  # offers with labels, by which int8's accuracy is compared
     weight_bits: int | None = None  # 7 or 8; None takes what this CPU needs
     compare_exporters: bool = False
+    traffic: Path | None = None  # offers whose lengths Neuron's buckets are chosen by
 
 
 class Target(NamedTuple):
@@ -70,8 +71,14 @@ def _export_onnx(checkpoint: Checkpoint, directory: Path) -> Mapping[str, Any]:
     return {"fused": onnx.export(checkpoint, directory)}
 
 
-def _trace_neuron(target: str) -> Callable[[Checkpoint, Path], Mapping[str, Any]]:
-    return lambda checkpoint, directory: neuron.export(checkpoint, directory, target)
+def _trace_neuron(
+    target: str, traffic: Path | None = None
+) -> Callable[[Checkpoint, Path], Mapping[str, Any]]:
+    def trace(checkpoint: Checkpoint, directory: Path) -> Mapping[str, Any]:
+        lengths = None if traffic is None else neuron.traffic(checkpoint, traffic)
+        return neuron.export(checkpoint, directory, target, lengths)
+
+    return trace
 
 
 TARGETS = {
@@ -109,6 +116,8 @@ def build(
 def _check_wanted(target: str, wanted: Wanted) -> None:
     own = TARGETS[target].precision
     choices = (own, "int8", "auto") if target == "onnx-cpu" else (own,)
+    if wanted.traffic is not None and target not in neuron.FAMILIES:
+        raise CompileError(f"target {target} takes every length: --traffic is for Neuron's alone")
     if wanted.precision is None:
         return
     if "dynamic" in wanted.precision:
@@ -129,7 +138,8 @@ def _build(
 ) -> Path:
     _check_positions(checkpoint)
     own = TARGETS[target]
-    made = _make(checkpoint, target, own.precision, own.write, staging, threads)
+    write = own.write if wanted.traffic is None else _trace_neuron(target, wanted.traffic)
+    made = _make(checkpoint, target, own.precision, write, staging, threads)
     said: dict[str, Any] = {}
     if wanted.precision in ("int8", "auto"):
         made, said["precision"] = _choose(checkpoint, made, staging, threads, wanted)

@@ -84,6 +84,13 @@ def build(
         bool,
         typer.Option("--compare-exporters", help="Time both ONNX exporters, for the report."),
     ] = False,
+    traffic: Annotated[
+        Path | None,
+        typer.Option(
+            help="Offers as they come, by whose lengths Neuron's buckets are chosen; without them"
+            " by the golden texts."
+        ),
+    ] = None,
 ) -> None:
     """Compile a checkpoint for one target, verify the result, publish it and print its path."""
     try:
@@ -97,7 +104,9 @@ def build(
             checkpoint,
             target.value,
             out,
-            wanted=Wanted(precision, calibration, validation, weight_bits, compare_exporters),
+            wanted=Wanted(
+                precision, calibration, validation, weight_bits, compare_exporters, traffic
+            ),
         )
         if current:
             set_current(out, artifact)

@@ -21,7 +21,7 @@ from classifier.engines.buckets import read_buckets
 from classifier.precision import LOGIT_BOUND
 from compile import neuron
 from compile.buckets import Shape
-from compile.build import CompileError, build
+from compile.build import CompileError, Wanted, build
 from compile.checkpoint import Checkpoint
 from compile.verify import VerificationError, verify
 from tests.neuron import machine
@@ -135,10 +135,14 @@ def test_dropout_at_work_is_found(
 def test_lengths_come_from_the_traffic_that_is_given(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
-    neuron.export(checkpoint, tmp_path, "neuron-inf2", {7: 90, 8: 90, 32: 1})
-    described = json.loads((tmp_path / "buckets.json").read_text())
-    assert [bucket["length"] for bucket in described["buckets"]] == [8, 32]
-    assert [bucket["batch"] for bucket in described["buckets"]] == [32, 8]
+    file = tmp_path / "offers.jsonl"
+    offers = [{"offer_id": str(n), "title": "tent"} for n in range(20)]
+    file.write_bytes(b"\n".join(map(msgspec.json.encode, offers)))
+    made = build(checkpoint.path, "neuron-inf2", tmp_path, wanted=Wanted(traffic=file))
+    buckets = read_buckets(Artifact.load(made)).buckets
+    assert [(bucket.batch, bucket.length) for bucket in buckets] == [(32, 8), (8, 32)]
+    with pytest.raises(CompileError, match="--traffic is for Neuron's alone"):
+        build(checkpoint.path, "onnx-cpu", tmp_path, wanted=Wanted(traffic=file))
 
 
 def test_traffic_is_a_file_of_offers(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
     category_id: str
     logits: dict[str, float]  # the highest few uncalibrated logits, by category id
+    language: str = ""  # of the offer that the text was made of; "" where it is not known
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

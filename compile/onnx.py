@@ -39,6 +39,8 @@ RANDOM = frozenset(
 DYNAMIC = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"})
 """Operators that take an activation's scale from the batch they are asked."""
 
+QUANTISED = frozenset({"QuantizeLinear", "DequantizeLinear", "QLinearMatMul", *DYNAMIC})
+
 NEIGHBOURS = "it scales activations over the whole batch, so neighbours move each other's answers"
 """What is wrong with dynamic quantisation."""
 
@@ -141,16 +143,20 @@ def check_inference(file: Path) -> None:
         raise ExportError(f"exported in training mode: the graph holds {', '.join(random)}")
 
 
-def check_served(file: Path, layers: int) -> None:
+def check_served(file: Path, layers: int, precision: str) -> None:
     """Refuse a graph that must not be served, whatever it answers.
 
     One that was exported in training mode, one whose attention is not fused in every one of the
-    encoder's layers, and one that is quantised dynamically. Raises ExportError.
+    encoder's layers, one that is quantised dynamically, and one of another precision than is said
+    of it, which would be held to other bounds than its own. Raises ExportError.
     """
     check_inference(file)
     operators = _operators(file)
     if dynamic := sorted(operators.keys() & DYNAMIC):
         raise ExportError(f"quantised dynamically, by {', '.join(dynamic)}: {NEIGHBOURS}")
+    found = "int8" if operators.keys() & QUANTISED else "fp32"
+    if found != precision:
+        raise ExportError(f"{file.name} is in {found}, and said to be in {precision}")
     _check_fused(file.name, operators, layers)
 
 

@@ -1,14 +1,15 @@
-"""Is the artefact the model that was trained? Its answers against the checkpoint's.
+"""Is the artefact the model that was trained? Its settings and answers against the checkpoint's.
 
 An export can go wrong without any error: dropout left active, weights in the wrong place, labels
-swapped, another truncation. Only answers show it, and only answers at every length.
+swapped, another truncation, a range of int8 that saturates. Mostly only answers show it, and only
+answers at every length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ from classifier.artifact import Artifact, Golden, Label
 from classifier.batching import plan
 from classifier.encoder import OfferEncoder
 from classifier.engines import Engine
-from classifier.precision import LOGIT_BOUND
+from classifier.precision import LOGIT_BOUND, NEIGHBOUR_BOUND
 from classifier.tokens import Tokeniser, pad
 from compile.checkpoint import Checkpoint
 
@@ -38,16 +39,38 @@ class VerificationError(Exception):
     """The artefact does not answer as its checkpoint does. The message is one line."""
 
 
+NOTHING = ("", ".", "-", "\N{NO-BREAK SPACE}")
+"""Texts with next to nothing in them."""
+
+SAME = (
+    "kind", "data", "taxonomy", "text", "max_tokens", "pad_multiple", "temperature", "threshold",
+    "thresholds",
+)  # fmt: skip
+"""What an artefact's manifest has from its checkpoint."""
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """How far the answers to some of the texts were apart."""
+
+    texts: int
+    largest_difference: float
+    same_winner: float  # share of texts; a tie that fell the other way counts against it
+
+
 class Verification(msgspec.Struct, frozen=True):
-    """What was compared and how far apart the answers were."""
+    """What was compared and how far apart the answers were, over every way of asking."""
 
     texts: int
     lengths: int  # how many different numbers of tokens
     precision: str
     bound: float  # largest difference of a logit that would have passed
     largest_difference: float  # between a logit of the artefact and of the checkpoint
+    neighbour_bound: float  # as `bound`, for the next
     largest_neighbour_difference: float  # between a text's logit alone and in a batch
     top1_agreement: float  # share of texts, ties within the bound counted as agreement
+    same_winner: float  # share of texts, ties counted as they fell
+    by_length: dict[str, Reached]  # by the number of tokens, padded to the artefact's multiple
+    by_language: dict[str, Reached]  # of the golden texts, where those say theirs
 
 
 def reference_logits(model: OfferEncoder, rows: Sequence[Sequence[int]]) -> Logits:
@@ -73,15 +96,26 @@ def one_thread() -> Iterator[None]:
 
 
 def golden_answers(
-    model: OfferEncoder, tokeniser: Tokeniser, labels: Sequence[Label], texts: Sequence[str]
+    model: OfferEncoder,
+    tokeniser: Tokeniser,
+    labels: Sequence[Label],
+    texts: Mapping[str, str] | Sequence[str],
 ) -> tuple[Golden, ...]:
-    """The golden questions and what the model answers to them."""
+    """The golden questions and what the model answers to them.
+
+    `texts` may say the language of each: text -> language, "" where it has none.
+    """
     rows, _ = tokeniser.encode(list(texts))
     golden = []
     for text, logits in zip(texts, reference_logits(model, rows), strict=True):
         best = np.argsort(-logits, kind="stable")[:GOLDEN_LOGITS]
         golden.append(
-            Golden(text, labels[best[0]].id, {labels[i].id: float(logits[i]) for i in best})
+            Golden(
+                text,
+                labels[best[0]].id,
+                {labels[i].id: float(logits[i]) for i in best},
+                texts[text] if isinstance(texts, Mapping) else "",
+            )
         )
     return tuple(golden)
 
@@ -113,24 +147,26 @@ def verify(
 ) -> Verification:
     """Compare the artefact's encoder, as its engine computes it, with the checkpoint's.
 
-    On the golden texts and on a row of every length: each alone, in batches of its own length
-    range, and among longer ones. Raises VerificationError when a logit is not finite or lies
-    beyond the precision's bound, or when another category wins by more than that; and when the
+    On the golden texts, on the longest text and on next to none, and on a row of every length: each
+    alone, in batches of its own length range, and among longer ones. Raises VerificationError when
+    a logit is not finite or lies beyond the precision's bound, when another category wins by more
+    than that, and when a text's answer moves with its neighbours; when the manifest, labels, golden
+    questions or tokens are not the checkpoint's, or the graph is none to be served; and when the
     checkpoint's encoder, with the artefact's `wide` part if it has one, answers otherwise than in
     training.
     """
     name = f"artefact of checkpoint {checkpoint.hash[:16]} for {artifact.manifest.target}"
-    if artifact.labels != checkpoint.labels:
-        raise VerificationError(f"{name}: its labels are not the checkpoint's")
+    _check_settings(name, checkpoint, artifact)
+    _check_languages(name, checkpoint)
     manifest = artifact.manifest
     tokeniser = Tokeniser.from_file(artifact.path / "tokenizer.json", manifest.max_tokens)
     texts = [question.text for question in checkpoint.golden]
-    tokens, _ = tokeniser.encode(texts)
-    if tokens != checkpoint.tokeniser().encode(texts)[0]:
-        raise VerificationError(f"{name}: it cuts texts into other tokens than the checkpoint")
+    tokens = _tokens(name, checkpoint, tokeniser, texts)
+    model = checkpoint.encoder()
+    _check_graph(name, artifact, model)
     rows = probes(tokens, manifest.max_tokens)
-    expected = reference_logits(checkpoint.encoder(), rows)
-    whole = expected[: len(tokens)]
+    expected = reference_logits(model, rows)
+    whole = expected[: len(texts)]
     _check_training_answers(
         name, checkpoint, whole if wide is None else whole + wide.answers(texts)
     )
@@ -143,22 +179,40 @@ def verify(
         "in batches by length": [call.rows for call in by_length],
         "in mixed batches": [order[i : i + 16] for i in range(0, len(order), 16)],
     }
-    bound = LOGIT_BOUND[engine.precision]
+    bound, neighbour_bound = LOGIT_BOUND[engine.precision], NEIGHBOUR_BOUND[engine.precision]
     answers = {
         way: engine_logits(engine, rows, calls, tokeniser.pad_id) for way, calls in ways.items()
     }
     agreement = 1.0
     for way, found in answers.items():
         agreement = min(agreement, compare(f"{name}, {way}", expected, found, bound))
-    alone = answers["alone"]
+    neighbours = _differences(answers["alone"], answers.values())
+    if neighbours.max() > neighbour_bound:
+        raise VerificationError(
+            f"{name}: neighbours move the answer to row {neighbours.argmax()} of {len(rows)} by"
+            f" {neighbours.max():.2g} (at most {neighbour_bound:.2g})"
+        )
+    difference = _differences(expected, answers.values())
+    same = np.logical_and.reduce(
+        [found.argmax(axis=1) == expected.argmax(axis=1) for found in answers.values()]
+    )
+    padded = [
+        str(min(-(-length // manifest.pad_multiple) * manifest.pad_multiple, manifest.max_tokens))
+        for length in lengths
+    ]
+    languages = [question.language for question in checkpoint.golden]
     return Verification(
         texts=len(rows),
         lengths=len(set(lengths)),
         precision=engine.precision,
         bound=bound,
-        largest_difference=_largest(expected, answers.values()),
-        largest_neighbour_difference=_largest(alone, answers.values()),
+        largest_difference=float(difference.max()),
+        neighbour_bound=neighbour_bound,
+        largest_neighbour_difference=float(neighbours.max()),
         top1_agreement=agreement,
+        same_winner=float(same.mean()),
+        by_length=_reached(padded, difference, same),
+        by_language=_reached(languages, difference, same),
     )
 
 
@@ -196,6 +250,86 @@ def _check_training_answers(name: str, checkpoint: Checkpoint, expected: Logits)
                 )
 
 
-def _largest(expected: Logits, others: object) -> float:
-    assert hasattr(others, "__iter__")
-    return max(float(np.abs(found - expected).max()) for found in others)
+def _check_settings(name: str, checkpoint: Checkpoint, artifact: Artifact) -> None:
+    """What is written beside the model must be what the checkpoint says."""
+    if artifact.manifest.checkpoint != checkpoint.hash:
+        raise VerificationError(
+            f"{name}: {artifact.path} was made of checkpoint {artifact.manifest.checkpoint[:16]}"
+        )
+    for setting in SAME:
+        found, known = (getattr(x, setting) for x in (artifact.manifest, checkpoint.description))
+        if found != known:
+            raise VerificationError(
+                f"{name}: its {setting} is {_short(found)}, the checkpoint's is {_short(known)}"
+            )
+    if artifact.labels != checkpoint.labels:
+        raise VerificationError(f"{name}: its labels are not the checkpoint's")
+    if artifact.golden != checkpoint.golden:
+        raise VerificationError(f"{name}: its golden questions are not the checkpoint's")
+
+
+def _check_languages(name: str, checkpoint: Checkpoint) -> None:
+    """Of each language that validation had, a golden text; where golden texts say theirs."""
+    asked = {question.language for question in checkpoint.golden if question.language}
+    validation = checkpoint.description.report.get("validation")
+    figures = validation.get("by_language") if isinstance(validation, dict) else None
+    had = set(figures or ()) - {"unknown"}
+    if asked and had - asked:
+        raise VerificationError(
+            f"{name}: no golden text of the checkpoint is in {', '.join(sorted(had - asked))},"
+            " which its validation set has"
+        )
+
+
+def _check_graph(name: str, artifact: Artifact, model: OfferEncoder) -> None:
+    """What answers do not show, of a model that is a graph."""
+    if not artifact.manifest.target.startswith("onnx-"):
+        return
+    from compile import onnx
+
+    config: Any = model.encoder.config
+    file = artifact.path / onnx.FILE
+    try:
+        onnx.check_served(file, config.num_hidden_layers, artifact.manifest.precision)
+    except onnx.ExportError as error:
+        raise VerificationError(f"{name}: {error}") from error
+
+
+def _tokens(
+    name: str, checkpoint: Checkpoint, tokeniser: Tokeniser, texts: list[str]
+) -> list[list[int]]:
+    """Ids of the texts, of all of them in one and of next to nothing, as both cut them."""
+    asked = [*texts, " ".join(texts), *NOTHING]
+    # A tokeniser that minds case, or does not, shows on few of the texts as they are.
+    cased = [text.swapcase() for text in texts]
+    tokens, _ = tokeniser.encode(asked + cased)
+    if tokens != checkpoint.tokeniser().encode(asked + cased)[0]:
+        raise VerificationError(f"{name}: it cuts texts into other tokens than the checkpoint")
+    kept = tokens[: len(texts)]
+    # One without special tokens makes nothing at all of nothing, and no one asks a model that.
+    return kept + [row for row in tokens[len(texts) : len(asked)] if row]
+
+
+def _differences(expected: Logits, others: Iterable[Logits]) -> Logits:
+    """The largest of each row's logits, over all the others (rows,)."""
+    found = np.stack([np.abs(found - expected).max(axis=1) for found in others])
+    return np.asarray(found.max(axis=0), dtype=np.float32)
+
+
+def _reached(
+    groups: Sequence[str], difference: Logits, same: NDArray[np.bool_]
+) -> dict[str, Reached]:
+    """By group, of the first rows that have one; "" is none."""
+    of = np.array(groups)
+    found = {}
+    for group in sorted(set(groups) - {""}, key=lambda name: (len(name), name)):
+        rows = np.flatnonzero(of == group)
+        found[group] = Reached(
+            len(rows), float(difference[rows].max()), round(float(same[rows].mean()), 4)
+        )
+    return found
+
+
+def _short(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else f"{text[:57]}..."

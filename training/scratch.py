@@ -202,8 +202,9 @@ def _macro_f1(labels: NDArray[np.int64], answers: NDArray[np.int64]) -> float:
 
 def golden_texts(
     training: Examples, rows: fit.Rows, validation: Examples, held: fit.Rows
-) -> list[str]:
-    """Texts of every length and language, mostly such as the model was not trained on.
+) -> dict[str, str]:
+    """Texts of every length and language, mostly such as the model was not trained on, each with
+    its language.
 
     `rows` and `held` are the token ids of the two. The longest and the shortest text are always
     among them, and so is next to nothing.
@@ -222,7 +223,14 @@ def golden_texts(
             if len(texts) > depth and len(chosen) < GOLDEN_TEXTS:
                 chosen.append(texts[depth])
         depth += 1
-    return list(dict.fromkeys(chosen))
+    languages = dict(
+        zip(
+            (*training.texts, *validation.texts),
+            (*training.languages, *validation.languages),
+            strict=True,
+        )
+    )
+    return {text: languages.get(text, "") for text in chosen}
 
 
 class Stopwatch:

@@ -129,7 +129,14 @@ def make(
         model,
         Tokenizer.from_file(str(deep.path / "tokenizer.json")),
         deep.labels,
-        tuple(baseline.golden(texts, golden.astype(np.float64), label_ids)),
+        tuple(
+            msgspec.structs.replace(question, language=asked.language)
+            for question, asked in zip(
+                baseline.golden(texts, golden.astype(np.float64), label_ids),
+                deep.golden,
+                strict=True,
+            )
+        ),
         msgspec.structs.replace(
             known,
             kind=WIDE_AND_DEEP,

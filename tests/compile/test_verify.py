@@ -18,6 +18,7 @@ from classifier.engines import load_engine
 from classifier.precision import LOGIT_BOUND
 from compile.checkpoint import Checkpoint
 from compile.verify import (
+    NOTHING,
     Verification,
     VerificationError,
     compare,
@@ -68,7 +69,7 @@ def test_exported_model_is_the_checkpoint_at_every_length(
 ) -> None:
     result = bent(checkpoint, loaded, lambda logits, lengths: logits)
     assert result.lengths == loaded.manifest.max_tokens
-    assert result.texts == len(loaded.golden) + loaded.manifest.max_tokens
+    assert result.texts == len(loaded.golden) + 1 + len(NOTHING) + loaded.manifest.max_tokens
     assert result.top1_agreement == 1
     assert result.largest_difference < 1e-5
     assert result.largest_neighbour_difference < 1e-5

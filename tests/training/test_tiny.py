@@ -85,6 +85,8 @@ def test_golden_questions_hold_every_length_and_language(artifact: Path) -> None
     assert max(map(len, rows)) == max(map(len, known))
     assert len(buckets) >= 3
     assert "a" in texts  # next to nothing
+    languages = {question.language for question in checkpoint.golden}
+    assert languages >= {"de", "en", "es", "fr", "it"}
     assert len(set(texts)) == len(texts)
 
 
@@ -94,7 +96,7 @@ def test_golden_answers_are_the_checkpoints(artifact: Path) -> None:
         checkpoint.encoder(),
         checkpoint.tokeniser(),
         checkpoint.labels,
-        [question.text for question in checkpoint.golden],
+        {question.text: question.language for question in checkpoint.golden},
     )
     assert asked == checkpoint.golden
     assert all(len(question.logits) == 5 for question in asked)

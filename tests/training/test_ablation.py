@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,8 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from compile.verify import one_thread
-from tests.training.test_student import write
+from tests.training.files import say, write
 from training import ablation, encoders, loop, student
 from training.ablation import AS_GIVEN, Ablation, Run, sweeps
 from training.cli import app
@@ -24,18 +22,9 @@ from training.scratch import measured as measure
 from training.stage import Record, StageError
 from training.tiny import tiny_offers
 
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
 LABELS = ("kettles", "sofas", "tents")
-
-
-def say(line: str) -> None:
-    assert "\n" not in line
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _on_one_thread() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch, one_thread():
-        patch.setattr("classifier.cpu.quota", lambda: 1)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from classifier.offer import Offer
 from classifier.tokens import Tokeniser
 from compile.verify import one_thread
+from tests.training.files import say
 from training import adaptation, encoders
 from training.adaptation import IGNORED, MASKED, Batches, Masks
 from training.cli import app
@@ -77,10 +78,6 @@ def written(path: Path, offers: list[Offer] = OFFERS, general: list[str] = GENER
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return written(tmp_path_factory.mktemp("texts"))
-
-
-def say(line: str) -> None:
-    assert "\n" not in line
 
 
 def parameters(encoder: Path, **changes: object) -> AdaptParameters:

@@ -23,6 +23,7 @@ from sklearn.svm import LinearSVC
 from classifier.artifact import Artifact, current
 from classifier.model import Model
 from classifier.offer import Offer
+from tests.training.files import say
 from training import svm
 from training.baseline import make
 from training.examples import DataError
@@ -47,10 +48,6 @@ def write(path: Path, rows: Rows) -> Path:
 def split(each: int = 3) -> tuple[Rows, Rows]:
     rows = list(tiny_offers(each=each))
     return [row for i, row in enumerate(rows) if i % 3], rows[::3]
-
-
-def say(line: str) -> None:
-    assert "\n" not in line
 
 
 @pytest.fixture(scope="module")

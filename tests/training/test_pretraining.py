@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -15,7 +13,7 @@ from typer.testing import CliRunner
 from classifier.encoder import mean_over_real
 from classifier.offer import Offer
 from classifier.tokens import Tokeniser
-from compile.verify import one_thread
+from tests.training.files import write
 from training import encoders, pretraining
 from training.cli import app
 from training.fit import collate
@@ -23,16 +21,11 @@ from training.parameters import OwnEncoderParameters
 from training.scratch import encode
 from training.tiny import tiny_offers
 
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
 SMALL = OwnEncoderParameters(
     layers=3, width=16, heads=2, inner=32, pieces=800, max_tokens=24, passes=250
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _on_one_thread() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch, one_thread():
-        patch.setattr("classifier.cpu.quota", lambda: 1)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +35,6 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     unlabelled = [(Offer(str(i), title=f"Klapprad Zanzibar {i}"), None) for i in range(40)]
     write(path / "transfer.jsonl", unlabelled)
     return path
-
-
-def write(path: Path, rows: Sequence[tuple[Offer, str | None]]) -> None:
-    path.write_bytes(
-        b"\n".join(
-            msgspec.json.encode(msgspec.to_builtins(offer) | {"label": label})
-            for offer, label in rows
-        )
-    )
 
 
 def test_encoder_knows_words_and_is_one_that_a_teacher_can_name(work: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from classifier.offer import Offer
 from compile import checkpoint
 from compile.build import build
 from compile.checkpoint import Checkpoint
-from compile.verify import one_thread
+from tests.training.files import say
 from training import embeddings, encoders, head, refit, student, taxonomy
 from training.changes import ChangeSet, Merge, New, Split, apply
 from training.cli import app
@@ -30,6 +30,8 @@ from training.scratch import Shape
 from training.stage import Record, StageError
 from training.taxonomy import Category, Taxonomy
 from training.tiny import LABELS, tiny_offers
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 PARAMETERS = RefitParameters(decays=(1e-3, 1e-5), iterations=60)
 
@@ -49,10 +51,6 @@ class Work(NamedTuple):
         return self.path / name
 
 
-def say(line: str) -> None:
-    assert "\n" not in line
-
-
 def category(name: str, parent: str | None = None) -> Category:
     return Category(name, dict.fromkeys(("de", "en", "fr", "es", "it"), name), parent)
 
@@ -62,13 +60,6 @@ def old_label(word: str) -> str | None:
     return {"bicycles": "outdoor", "tents": "outdoor", "dog-food": None, "olive-oil": None}.get(
         word, word
     )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _on_one_thread() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch, one_thread():
-        patch.setattr("classifier.cpu.quota", lambda: 1)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -20,7 +18,7 @@ from classifier.offer import Offer
 from classifier.text import FieldBudget, TextRecipe
 from compile.build import build
 from compile.checkpoint import Checkpoint
-from compile.verify import one_thread
+from tests.training.files import say, write
 from training import encoders, held_out, student, teacher
 from training.embeddings import answers, embed, embedder
 from training.examples import examples, read_labelled
@@ -30,29 +28,12 @@ from training.stage import Record, StageError
 from training.student import training_texts, transfer_texts
 from training.tiny import tiny_offers
 
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
 QUICK: dict[str, Any] = {
     "batch": 16, "head_rate": 2e-2, "rate": 1e-2, "max_tokens": 24, "precision": "fp32",
 }  # fmt: skip
 LABELS = ("kettles", "sofas", "tents")
-
-
-def say(line: str) -> None:
-    assert "\n" not in line
-
-
-def write(path: Path, rows: Sequence[tuple[Offer, str | None]]) -> Path:
-    lines = [
-        msgspec.json.encode(msgspec.to_builtins(offer) | {"label": label}) for offer, label in rows
-    ]
-    path.write_bytes(b"\n".join(lines))
-    return path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _on_one_thread() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch, one_thread():
-        patch.setattr("classifier.cpu.quota", lambda: 1)
-        yield
 
 
 @pytest.fixture(scope="module")

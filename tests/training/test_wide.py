@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -22,7 +21,8 @@ from classifier.offer import Offer
 from classifier.wide import Wide
 from compile.build import CompileError, build
 from compile.checkpoint import Checkpoint
-from compile.verify import one_thread, reference_logits
+from compile.verify import reference_logits
+from tests.training.files import say, write
 from training import baseline, encoders, student, wide
 from training.cli import app
 from training.parameters import BaselineParameters, StudentParameters, WideParameters
@@ -30,6 +30,8 @@ from training.scratch import Shape
 from training.stage import Record, StageError
 from training.tiny import tiny_offers
 from training.wide import LOUDEST, fit_scales, judge
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 Logits = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -130,25 +132,6 @@ QUICK: dict[str, Any] = {
     "epochs": 3, "prefix": "query: ",
 }  # fmt: skip
 LABELS = ("kettles", "sofas", "tents")
-
-
-def say(line: str) -> None:
-    assert "\n" not in line
-
-
-def write(path: Path, rows: Sequence[tuple[Offer, str]]) -> Path:
-    lines = [
-        msgspec.json.encode(msgspec.to_builtins(offer) | {"label": label}) for offer, label in rows
-    ]
-    path.write_bytes(b"\n".join(lines))
-    return path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _on_one_thread() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch, one_thread():
-        patch.setattr("classifier.cpu.quota", lambda: 1)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,7 @@ def parameters(encoder: Path, **changes: object) -> AdaptParameters:
     given: dict[str, object] = {
         "fields": {"title": 200, "brand": 40},
         "encoder": str(encoder), "max_tokens": 24, "epochs": 3, "batch": 16, "replay": 0.25,
-        "original_rate": 3e-2, "head_batches": 5, "held_out": 60,
+        "original_rate": 3e-2, "head_batches": 5, "held_out": 60, "precision": "fp32",
     }  # fmt: skip
     return AdaptParameters.model_validate(given | changes)
 
@@ -110,7 +110,8 @@ def test_adapted_encoder_knows_offers_better_and_is_an_encoder(
     rng = np.random.default_rng(0)
     tokeniser = Tokeniser(tokenizer, 24)
     _, held = adaptation._hold_out(adaptation._encode(tokeniser, sorted(set(TEXTS))), 60, rng)
-    assert adaptation.loss(model, held, masks) == summary["loss_after"]["offers"]
+    loss = adaptation.loss(model, held, masks)
+    assert loss == pytest.approx(summary["loss_after"]["offers"], abs=2e-4)  # of a rounded figure
     adapted = encoders.load(path)
     assert torch.equal(
         adapted.model.state_dict()["embeddings.word_embeddings.weight"],

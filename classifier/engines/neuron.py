@@ -216,13 +216,11 @@ def _refusal(artifact: Artifact, core: int, error: RuntimeError) -> EngineError:
     The runtime says the same sentence for a device that is missing and for one that is taken, and
     the reason on standard error alone; the driver's files tell the two apart.
     """
-    said = str(error)
-    if "version mismatch" in said:
-        line = next(line for line in said.splitlines() if "version mismatch" in line)
-        return _wrong_runtime(artifact, f"another compiler than this runtime takes: {line}")
-    if "could not be initialized" not in said and "not available" not in said:
-        first = next((line for line in reversed(said.splitlines()) if line.strip()), "")
-        return EngineError(f"Neuron cannot load artefact {artifact.manifest.id}: {first.strip()}")
+    reason = _reason(str(error))
+    if "version mismatch" in reason:
+        return _wrong_runtime(artifact, f"another compiler than this runtime takes: {reason}")
+    if "could not be initialized" not in reason:
+        return EngineError(f"Neuron cannot load artefact {artifact.manifest.id}: {reason}")
     names = os.listdir("/dev")  # noqa: PTH208 names are all that is asked for
     if not any(name.startswith("neuron") for name in names):
         return EngineError(
@@ -235,6 +233,13 @@ def _refusal(artifact: Artifact, core: int, error: RuntimeError) -> EngineError:
         f" cores; neuron-ls shows who has which, {VISIBLE_CORES} says which to use",
         code=DEVICE_TAKEN,
     )
+
+
+def _reason(said: str) -> str:
+    """The one line of a RuntimeError that says why; TorchScript puts where it was around it."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith("RuntimeError: ")]
+    return (named or lines or [""])[0].replace("RuntimeError: ", "")
 
 
 def _wrong_runtime(artifact: Artifact, what: str) -> EngineError:

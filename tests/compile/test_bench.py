@@ -19,10 +19,13 @@ from classifier.artifact import Artifact, current
 from classifier.engines.onnx import OnnxEngine
 from classifier.model import Asked, Model
 from classifier.offer import Offer
-from compile import bench
+from compile import bench, neuron
 from compile.bench import BenchError, Cell, Measured, Report, Subject
+from compile.buckets import Shape
+from compile.build import build
 from compile.cli import app
 from compile.prices import PriceError, load_prices, load_published
+from tests.neuron import machine
 from training.baseline import make
 from training.parameters import BaselineParameters
 from training.tiny import tiny_offers
@@ -287,6 +290,26 @@ def test_device_is_paid_by_the_clock(subject: Subject, monkeypatch: pytest.Monke
     assert cell.pace == 100.0
     monkeypatch.setattr(Subject, "on_cpu", False)
     assert cell.pace == 50.0
+
+
+def test_neuron_artefact_is_measured_by_its_engine_and_priced_by_its_cores(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neuron, "shapes", lambda *_, **__: [Shape(8, 32)])
+    file = tmp_path / "offers.jsonl"
+    file.write_bytes(b"\n".join(msgspec.json.encode(offer) for offer, _ in tiny_offers(each=1)))
+    (tmp_path / "drivers").mkdir()
+    with machine(tmp_path / "drivers"):
+        inf2 = build(artifact.parent / "checkpoint", "neuron-inf2", tmp_path)
+        report = bench.bench(
+            [inf2], offers=file, batches=(8,), lengths=(32,), seconds=0, instance="inf2.xlarge"
+        )
+    measured = [row for row in report.rows if row.figure == "measured"]
+    assert [row.what for row in measured] == ["whole", "engine", "grid"]
+    for row in measured:
+        assert (row.target, row.device, row.workers) == ("neuron-inf2", "neuron-inf2", 2)
+        assert row.each == row.clock == row.total / 2
+        assert row.million == pytest.approx(0.7582 / (row.total * 3600) * 1e6)
 
 
 def test_sample_catalogue_stands_in_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,6 +183,7 @@ def verify(
     answers = {
         way: engine_logits(engine, rows, calls, tokeniser.pad_id) for way, calls in ways.items()
     }
+    answers |= _by_graph(engine, rows, answers["alone"], tokeniser.pad_id)
     agreement = 1.0
     for way, found in answers.items():
         agreement = min(agreement, compare(f"{name}, {way}", expected, found, bound))
@@ -214,6 +215,31 @@ def verify(
         by_length=_reached(padded, difference, same),
         by_language=_reached(languages, difference, same),
     )
+
+
+def _by_graph(
+    engine: Engine, rows: Sequence[Sequence[int]], alone: Logits, pad_id: int
+) -> dict[str, Logits]:
+    """Of an engine with a graph for each of several shapes: the rows that fit, by each of them.
+
+    However the engine deals calls out, some graph may get none of these. Rows that do not fit stay
+    as they were `alone`.
+    """
+    answers = {}
+    for bucket in getattr(engine, "buckets", ()):
+        fitting = [i for i, row in enumerate(rows) if len(row) <= bucket.length]
+        calls = [
+            list(range(first, min(first + bucket.batch, len(fitting))))
+            for first in range(0, len(fitting), bucket.batch)
+        ]
+        found = alone.copy()
+        if fitting:
+            one: Any = engine
+            found[fitting] = engine_logits(
+                one.only(bucket), [rows[i] for i in fitting], calls, pad_id
+            )
+        answers[f"by {bucket.file}"] = found
+    return answers
 
 
 def compare(name: str, expected: Logits, found: Logits, bound: float) -> float:

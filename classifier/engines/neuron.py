@@ -9,6 +9,7 @@ is never called.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import os
 import warnings
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from classifier.artifact import Artifact
 from classifier.engines import EngineError
-from classifier.engines.buckets import Run, read_buckets, route
+from classifier.engines.buckets import Bucket, Run, read_buckets, route
 from classifier.exit_codes import DEVICE_TAKEN, NO_DEVICE, WRONG_RUNTIME
 
 VISIBLE_CORES: Final = "NEURON_RT_VISIBLE_CORES"
@@ -50,13 +51,13 @@ class NeuronEngine:
         self._inputs = described.inputs
         self._integers = np.dtype(described.integers)
         self._pad_id = described.pad_id
-        self._buckets = described.buckets
+        self.buckets = described.buckets
         self._labels = len(artifact.labels)
         try:
             # They were saved to load in the background: the next is read while this one loads.
             self._graphs = {
                 bucket: _load(self._torch, str(artifact.path / bucket.file))
-                for bucket in self._buckets
+                for bucket in self.buckets
             }
             self._warm()
         except RuntimeError as error:
@@ -65,9 +66,18 @@ class NeuronEngine:
     def logits(self, ids: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[np.float32]:
         """See Engine."""
         logits = np.empty((len(ids), self._labels), dtype=np.float32)
-        for run in route(lengths.tolist(), self._buckets):
+        for run in route(lengths.tolist(), self.buckets):
             logits[run.rows] = self._run(run, ids, lengths)
         return logits
+
+    def only(self, bucket: Bucket) -> NeuronEngine:
+        """The same engine with one of its graphs, for rows that fit into it: to ask each of them.
+
+        What is the cheapest way for a call may never lead to some.
+        """
+        narrowed = copy.copy(self)
+        narrowed.buckets = (bucket,)
+        return narrowed
 
     def close(self) -> None:
         """See Engine. The core itself is given back when the process ends, not before."""
@@ -104,7 +114,7 @@ class NeuronEngine:
 
     def _warm(self) -> None:
         """Runs every graph once: ready means that each is on the core and works."""
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             ids = np.full((bucket.batch, bucket.length), self._pad_id, dtype=np.int32)
             lengths = np.full(bucket.batch, bucket.length, dtype=np.int32)
             self._run(Run(bucket, list(range(bucket.batch))), ids, lengths)

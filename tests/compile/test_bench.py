@@ -187,7 +187,7 @@ def test_equal_texts_are_asked_once(
 
     monkeypatch.setattr(Model, "ask", heard)
     monkeypatch.setattr(bench, "CHUNK", 10)
-    whole, _ = subject.on_offers([*first, *first])
+    whole, _ = subject.on_offers([*first[:15], *first])
     asked.clear()
     assert [whole.ask() for _ in range(4)] == [10] * 4
     assert asked == [first[:10], first[10:20], first[20:], first[:10]]

@@ -108,19 +108,17 @@ def weigh(
     )
 
 
-def offers_per_second(
-    engines: Mapping[str, Engine], asked: Asked, round_seconds: float = ROUND_SECONDS
-) -> dict[str, list[float]]:
+def offers_per_second(engines: Mapping[str, Engine], asked: Asked) -> dict[str, list[float]]:
     """Offers a second of each engine in every round; within a round each is asked in turn.
 
-    The calls are as many, of all lengths, as the first engine does in `round_seconds`.
+    The calls are as many, of all lengths, as the first engine does in ROUND_SECONDS.
     """
     padded = asked.padded()
     first = next(iter(engines.values()))
     _seconds(first, padded[-1:])  # the first call allocates
     whole = _seconds(first, padded)
-    padded = padded[:: max(1, min(len(padded), round(whole / round_seconds)))]
-    times = max(1, round(round_seconds / max(whole, 1e-6)))
+    padded = padded[:: max(1, min(len(padded), round(whole / ROUND_SECONDS)))]
+    times = max(1, round(ROUND_SECONDS / max(whole, 1e-6)))
     offers = times * sum(len(ids) for ids, _ in padded)
     speeds: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(ROUNDS):

@@ -94,3 +94,22 @@ def test_workers_share_the_quota_and_none_goes_without(
 
 def test_on_this_machine_it_is_between_one_and_the_processors() -> None:
     assert 1 <= cpu.quota() <= 16
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "exact"),
+    [
+        ("x86_64", "fpu avx2 avx512f avx512_vnni", True),
+        ("x86_64", "fpu avx2 avx_vnni", True),
+        ("x86_64", "fpu avx2 avx512f", False),
+        ("AMD64", None, False),
+        ("aarch64", None, True),
+    ],
+)
+def test_which_processors_sum_8_bit_products_without_saturating(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, flags: str | None, exact: bool
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    if flags is not None:
+        put(tmp_path, "proc/cpuinfo", f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: avx_vnni")
+    assert cpu.has_vnni(tmp_path) is exact

@@ -8,6 +8,7 @@
 #   make baseline TRAIN=FILE VALIDATION=FILE TEST=FILE      the same on sets that are split already
 #   make train                                 sample offers: SVM, teacher, student, served, judged against the SVM
 #   make seeds                                 the same with five seeds, and a test over all of them
+#   make judge                                 that student for CPU (fp32, int8) and Neuron: does the gate let it pass?
 #   make benchmark-quality ROW=NAME TRAIN=FILE VALIDATION=FILE TEST=FILE       a row of docs/quality.md
 #   make test                                  lint, types and every test, on a real broker and database
 #   make lint | make format | make bench | make clean
@@ -54,7 +55,7 @@ INPUTS := pyproject.toml constraints.txt
 STAGE = $(BIN)/python -m training
 SETS := $(foreach each,$(SET),--set '$(each)')
 
-.PHONY: train seeds demo baseline benchmark-quality test lint format bench constraints clean
+.PHONY: train judge seeds demo baseline benchmark-quality test lint format bench constraints clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/demo.stamp
@@ -85,13 +86,14 @@ endif
 
 # The way from offers to a served student, on the sample catalogue: training/sample.yaml has its sizes. With
 # `make demo MODEL=runs/train/models` the student answers the demo's offers.
-train: WORK := runs/train
-train: SAMPLE = --pipeline training/sample.yaml $(SETS)
-train: MADE = --set encoder.seed=$(SEED) --set teacher.seed=$(SEED) --set student.seed=$(SEED) \
+train judge: WORK := runs/train
+train judge: SAMPLE = --pipeline training/sample.yaml $(SETS)
+train judge: MADE = --set encoder.seed=$(SEED) --set teacher.seed=$(SEED) --set student.seed=$(SEED) \
     --set teacher.encoder=$(OWN)/encoder/encoder --set student.encoder=$(OWN)/encoder/encoder
-train: LABELLED = --train $(WORK)/sets/train.parquet --validation $(WORK)/sets/validation.parquet \
+train judge: LABELLED = --train $(WORK)/sets/train.parquet --validation $(WORK)/sets/validation.parquet \
     --taxonomy $(WORK)/sets/taxonomy.json
-train: $(VENV)/train.stamp
+.PHONY: student
+student: $(VENV)/train.stamp
 	$(STAGE) lake --out $(WORK)/lake $(SAMPLE)
 	$(STAGE) dataset --out $(WORK)/sets $(SAMPLE) --lake $(WORK)/lake --taxonomy $(WORK)/lake/taxonomy.json \
 	    --production $(WORK)/lake/production.json
@@ -101,6 +103,8 @@ train: $(VENV)/train.stamp
 	$(STAGE) teacher --out $(OWN)/teacher $(SAMPLE) $(MADE) $(LABELLED)
 	$(STAGE) student --out $(OWN)/student $(SAMPLE) $(MADE) $(LABELLED) --teacher $(OWN)/teacher \
 	    --transfer $(WORK)/sets/transfer.parquet
+
+train: student
 	$(BIN)/python -m compile $(OWN)/student/checkpoint --out $(OWN)/models --current
 	$(STAGE) endpoint --out $(WORK)/svm-answers --model $(WORK)/svm --offers $(WORK)/sets/test.parquet
 	$(STAGE) endpoint --out $(OWN)/answers --model $(OWN)/models --offers $(WORK)/sets/test.parquet
@@ -108,6 +112,30 @@ train: $(VENV)/train.stamp
 	    --against svm=$(WORK)/svm-answers/answers.parquet --train $(WORK)/sets/train.parquet \
 	    --taxonomy $(WORK)/sets/taxonomy.json --dataset $(WORK)/sets/dataset.json
 	@echo "$(OWN)/report/report.html"
+
+# The student for each target, verified against its checkpoint and judged on the endpoint that would serve it,
+# with the SVM as champion: a verdict each, then what they come to. No refusal keeps the next from being judged.
+# Neuron is a stand-in here, whose speed says nothing: tests/neuron_double.
+judge: NEURON = PYTHONPATH=tests/neuron_double NEURON_DOUBLE_LOCKS=$(OWN)/judged/cores
+judge: GATE = $(STAGE) gate $(SAMPLE) --champion $(WORK)/svm --champion-answers $(WORK)/svm-answers \
+    --offers $(WORK)/sets/test.parquet --taxonomy $(WORK)/sets/taxonomy.json
+judge: CHECKPOINT = $(OWN)/student/checkpoint
+judge: student
+	@mkdir -p $(OWN)/judged/cores
+	$(BIN)/python -m compile $(CHECKPOINT) --out $(OWN)/judged/fp32 --current
+	$(BIN)/python -m compile $(CHECKPOINT) --out $(OWN)/judged/int8 --current --precision int8 \
+	    --calibration $(WORK)/sets/train.parquet --validation $(WORK)/sets/validation.parquet
+	$(NEURON) $(BIN)/python -m compile $(CHECKPOINT) --out $(OWN)/judged/neuron --current \
+	    --target neuron-inf2 --traffic $(WORK)/sets/transfer.parquet
+	$(BIN)/python -m compile verify $(CHECKPOINT) $(OWN)/judged/fp32
+	$(BIN)/python -m compile verify $(CHECKPOINT) $(OWN)/judged/int8
+	$(NEURON) $(BIN)/python -m compile verify $(CHECKPOINT) $(OWN)/judged/neuron
+	$(STAGE) endpoint --out $(WORK)/svm-answers --model $(WORK)/svm --offers $(WORK)/sets/test.parquet
+	-$(GATE) --out $(OWN)/gate/fp32 --model $(OWN)/judged/fp32
+	-$(GATE) --out $(OWN)/gate/int8 --model $(OWN)/judged/int8
+	-$(NEURON) $(GATE) --out $(OWN)/gate/neuron --model $(OWN)/judged/neuron \
+	    --set gate.least_offers_per_second=1 --set gate.most_cost=1000
+	$(STAGE) verdict $(OWN)/gate/fp32 $(OWN)/gate/int8 $(OWN)/gate/neuron
 
 # `make train` with five seeds on the same offers, and whether the students beat the SVM.
 seeds: WORK := runs/train

@@ -20,8 +20,6 @@ WRONG_RUNTIME: Final = 6
 """The device's runtime does not run what the model's compiler made."""
 REFUSED: Final = 10
 """The gate judged the model, and refuses it; standard error and the verdict say why."""
-REFUSED: Final = 10
-"""The gate judged the model, and refuses it; standard error and the verdict say why."""
 INTERRUPTED: Final = 130
 """Ctrl-C, as a shell says it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import shutil
@@ -38,8 +39,9 @@ MAKES = {
     "teacher": {""},
     "student": {finetuning.CHECKPOINT},
     "build": {""},
-    "endpoint": {ANSWERS},
+    "endpoint": {"", ANSWERS},
     "evaluate": {evaluate.PAGE},
+    "gate": {""},
 }
 
 STAGES_OF_TRAINING = [
@@ -66,7 +68,8 @@ def told(target: str, variables: Mapping[str, str]) -> list[list[str]]:
 def parsed(target: str, **variables: str) -> list[tuple[str, dict[str, Any]]]:
     """Name and values of every command of ours, by the command line's own parser, which raises."""
     found = []
-    for words in told(target, variables):
+    for line in told(target, variables):
+        words = list(itertools.dropwhile(lambda word: "=" in word, line))  # its environment
         if words[1:2] != ["-m"] or (app := APPS.get(words[2])) is None:
             continue
         command: Any = typer.main.get_command(app)
@@ -148,6 +151,48 @@ def test_every_stage_of_training_takes_its_options_and_finds_its_files() -> None
             assert path in there, f"{name} --{option} {path}: no stage before it makes that"
         there |= {out / file for file in MAKES[name]}
     assert [name for name, _ in made] == STAGES_OF_TRAINING
+
+
+def test_judging_compiles_verifies_and_judges_the_student_for_every_target() -> None:
+    variables = {"WORK": "runs/elsewhere", "SET": "gate.category_fall=0.1"}
+    made = parsed("judge", **variables)
+    work = Path("runs/elsewhere")
+    assert [name for name, _ in made] == [
+        *STAGES_OF_TRAINING[:6], *3 * ["build"], *3 * ["verify"], "endpoint", *3 * ["gate"],
+        "verdict",
+    ]  # fmt: skip
+    there = {Path("training/sample.yaml"), work / "judged"}
+    bounds = []
+    for name, values in made:
+        read = {key: value for key, value in values.items() if isinstance(value, Path)}
+        read.pop("out", None)
+        if name == "verdict":
+            read = {f"verdict {path}": path for path in values["gates"]}
+        for option, path in read.items():
+            assert path in there, f"{name} --{option} {path}: no stage before it makes that"
+        if name == "gate":
+            bounds.append(load(ROOT / values["pipeline"], values["overrides"]).gate)
+            assert values["champion"] == work / "svm"
+        if "out" in values:
+            there |= {values["out"] / file for file in MAKES[name]}
+    builds = [values for name, values in made if name == "build"]
+    assert [(each["target"].value, each["precision"]) for each in builds] == [
+        ("onnx-cpu", None), ("onnx-cpu", "int8"), ("neuron-inf2", None),
+    ]  # fmt: skip
+    judged = [values["model"] for name, values in made if name == "gate"]
+    assert judged == [values["out"] for values in builds]
+    assert [each.category_fall for each in bounds] == [0.1, 0.1, 0.1]
+    # Only the stand-in's speed is let pass.
+    assert (
+        bounds[0]
+        == bounds[1]
+        == bounds[2].model_copy(update={"least_offers_per_second": 50.0, "most_cost": 0.25})
+    )
+    # Every other command on Neuron is told where its stand-in is.
+    for line in told("judge", variables):
+        assert ("neuron-inf2" in line or any("/neuron" in word for word in line[3:])) <= (
+            line[0] == "PYTHONPATH=tests/neuron_double" or "verdict" in line
+        )
 
 
 def test_five_seeds_share_their_offers_and_their_svm() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.artifact import Artifact
-from classifier.precision import LOGIT_BOUND
+from classifier.precision import LEAST_AGREEMENT, LOGIT_BOUND, NEIGHBOUR_BOUND
 from classifier.record import Reason
 from compile.prices import Prices
 from training import slices
@@ -187,17 +187,20 @@ def _parity(artifact: Artifact) -> Check:
             says=f"verified for {report.compile.target} in {found.precision}, and it is for"
             f" {manifest.target} in {manifest.precision}",
         )
+    neighbours = NEIGHBOUR_BOUND[manifest.precision]
+    agreement = LEAST_AGREEMENT.get(manifest.precision, 1.0)
     return Check(
         **figures,
         # So written that NaN does not pass.
         passed=found.texts > 0
         and found.largest_difference <= bound
-        and found.largest_neighbour_difference <= bound
-        and found.top1_agreement >= 1.0,
+        and found.largest_neighbour_difference <= neighbours
+        and found.top1_agreement >= agreement,
         says=f"on {found.texts} texts of {found.lengths} lengths its logits differ from the"
-        f" checkpoint's by {found.largest_difference:.2g} and by"
-        f" {found.largest_neighbour_difference:.2g} with other neighbours, at most {bound:g};"
-        f" {found.top1_agreement:.2%} have the same winner",
+        f" checkpoint's by {found.largest_difference:.2g}, at most {bound:g}, and by"
+        f" {found.largest_neighbour_difference:.2g} with other neighbours, at most"
+        f" {neighbours:g}; {found.top1_agreement:.2%} have the same winner, at least"
+        f" {agreement:.2%}",
     )
 
 

@@ -472,6 +472,27 @@ def gate(
             raise typer.Exit(REFUSED)
 
 
+@app.command("verdict")
+def verdicts(
+    gates: Annotated[
+        list[Path], typer.Argument(metavar="GATE...", help="Directories of `training gate`.")
+    ],
+) -> None:
+    """Say what the gate's verdicts were, and whether all passed: else the exit code is 10."""
+    with _errors():
+        from classifier.exit_codes import REFUSED
+        from training import verdict
+        from training.gate import headline
+
+        found = [verdict.read(directory / verdict.VERDICT) for directory in gates]
+        for directory, judged in zip(gates, found, strict=True):
+            typer.echo(directory / verdict.PAGE)
+            for line in headline(judged):
+                typer.echo(f"  {line}")
+        if not all(judged.passed for judged in found):
+            raise typer.Exit(REFUSED)
+
+
 @taxonomy_app.command("show")
 def show_taxonomy(
     taxonomy: Annotated[Path, typer.Argument(help="The taxonomy, as JSON.")],

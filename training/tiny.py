@@ -85,7 +85,10 @@ def tiny_artifact(
 
 
 def tiny_checkpoint(
-    path: Path, labels: Mapping[str, Mapping[str, str]] = LABELS, seed: int = 0
+    path: Path,
+    labels: Mapping[str, Mapping[str, str]] = LABELS,
+    seed: int = 0,
+    taxonomy: str = "tiny-1",
 ) -> Checkpoint:
     """A checkpoint trained for a second on made-up offers of `labels` (id -> language -> word).
 
@@ -93,10 +96,12 @@ def tiny_checkpoint(
     give equal answers, other seeds other ones.
     """
     with one_thread():
-        return _train(path, labels, seed)
+        return _train(path, labels, seed, taxonomy)
 
 
-def _train(path: Path, labels: Mapping[str, Mapping[str, str]], seed: int) -> Checkpoint:
+def _train(
+    path: Path, labels: Mapping[str, Mapping[str, str]], seed: int, taxonomy: str
+) -> Checkpoint:
     return train(
         path,
         examples(tiny_offers(labels, seed), DEFAULT_RECIPE),
@@ -105,7 +110,7 @@ def _train(path: Path, labels: Mapping[str, Mapping[str, str]], seed: int) -> Ch
         shape=_SHAPE,
         schedule=_SCHEDULE,
         data={"name": "tiny", "seed": seed},
-        taxonomy="tiny-1",
+        taxonomy=taxonomy,
         seed=seed,
     )
 

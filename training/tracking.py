@@ -17,7 +17,9 @@ from training.stage import Record
 
 EXPERIMENT = "offer-classifier"
 
-REPORTS = frozenset({"dataset.json", "plots.png", "report.json", "report.html"})
+REPORTS = frozenset(
+    {"dataset.json", "plots.png", "report.json", "report.html", "verdict.json", "verdict.html"}
+)
 """Results that are kept with the run, of whatever stage: what a person reads. Models and sets are
 not: their hashes are in stage.json."""
 

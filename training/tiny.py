@@ -85,10 +85,7 @@ def tiny_artifact(
 
 
 def tiny_checkpoint(
-    path: Path,
-    labels: Mapping[str, Mapping[str, str]] = LABELS,
-    seed: int = 0,
-    taxonomy: str = "tiny-1",
+    path: Path, labels: Mapping[str, Mapping[str, str]] = LABELS, seed: int = 0
 ) -> Checkpoint:
     """A checkpoint trained for a second on made-up offers of `labels` (id -> language -> word).
 
@@ -96,12 +93,10 @@ def tiny_checkpoint(
     give equal answers, other seeds other ones.
     """
     with one_thread():
-        return _train(path, labels, seed, taxonomy)
+        return _train(path, labels, seed)
 
 
-def _train(
-    path: Path, labels: Mapping[str, Mapping[str, str]], seed: int, taxonomy: str
-) -> Checkpoint:
+def _train(path: Path, labels: Mapping[str, Mapping[str, str]], seed: int) -> Checkpoint:
     return train(
         path,
         examples(tiny_offers(labels, seed), DEFAULT_RECIPE),
@@ -110,7 +105,7 @@ def _train(
         shape=_SHAPE,
         schedule=_SCHEDULE,
         data={"name": "tiny", "seed": seed},
-        taxonomy=taxonomy,
+        taxonomy="tiny-1",
         seed=seed,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 
 from aiokafka import AIOKafkaProducer
@@ -12,7 +13,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordTooLarge
 from classifier.client import check_producer
 from classifier.metrics import Metrics
 from classifier.outage import Outages
-from classifier.patience import AbandonedError, patiently
+from classifier.patience import NOTICE, AbandonedError, patiently
 from classifier.record import Record, Reject
 
 SERVICE = "dead-letters"
@@ -22,6 +23,8 @@ KEY_BYTES = 4_096
 HEADER_BYTES = 16_384
 """Of a record's own headers so much is kept."""
 DETAIL_CHARACTERS = 1_000
+ANSWER_SECONDS = 5.0
+"""A dead letter without an answer for so long waits for an outage."""
 SMALLEST_CUT = 1_024
 """Below this a dead-letter topic that still refuses the size is misconfigured: an outage."""
 
@@ -104,7 +107,7 @@ class DeadLetters:
                     if not wanted():
                         raise AbandonedError(SERVICE)
                     try:
-                        await self._send_once(reject, most)
+                        await self._acknowledged(reject, most, wanted, user)
                     except (MessageSizeTooLargeError, RecordTooLargeError) as error:
                         if most <= SMALLEST_CUT:
                             self._outages.began(SERVICE, f"{self._topic}: {error}", user)
@@ -119,6 +122,26 @@ class DeadLetters:
 
     def _count_retry(self) -> None:
         self._metrics.retries.inc("dead_letters")
+
+    async def _acknowledged(
+        self, reject: Reject, most: int, wanted: Callable[[], bool], user: str
+    ) -> None:
+        """Once Kafka has it. Raises KafkaError, or AbandonedError once `wanted` says no.
+
+        On a half-open connection the client waits for its request timeout, and says nothing.
+        """
+        sending = asyncio.ensure_future(self._send_once(reject, most))
+        deadline = time.monotonic() + ANSWER_SECONDS
+        try:
+            while not (await asyncio.wait({sending}, timeout=NOTICE))[0]:
+                if not wanted():
+                    raise AbandonedError(SERVICE)
+                if time.monotonic() > deadline:
+                    self._outages.began(SERVICE, f"{self._topic}: no answer", user)
+            sending.result()
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
     async def _send_once(self, reject: Reject, most: int) -> None:
         record = reject.record

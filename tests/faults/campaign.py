@@ -38,7 +38,7 @@ WINDOW = 3_000
 TRICKLE = 40
 PIECE = 100
 """Records sent at once, with one codec."""
-RECOVERY_SECONDS = 90.0
+RECOVERY_SECONDS = 120.0
 """Within which everything is ready again without a hand, and what waited is done. A worker that
 died again and again stays away for up to 38 seconds; a half-open connection is found out by the
 client within its request timeout, session and ten seconds."""
@@ -161,7 +161,7 @@ class Campaign:
             "kafka_dead_letter_topic": self.dead_letter_topic,
             "kafka_group": self.group,
             "mongodb_database": self.database_name,
-            "mongodb_timeout_ms": 3_000,
+            "mongodb_timeout_ms": 8_000,
             "model": self._artifact,
             "workers": 1,
             "engine_threads": 1,

@@ -11,6 +11,8 @@
 #   make judge                                 that student for CPU (fp32, int8) and Neuron: does the gate let it pass?
 #   make benchmark-quality ROW=NAME TRAIN=FILE VALIDATION=FILE TEST=FILE       a row of docs/quality.md
 #   make test                                  lint, types and every test, on a real broker and database
+#   make faults                                servers and workers die, lines break: is every record accounted for?
+#   make faults SEED=N FAULTS=200 COUNT=1000000             longer, and the same again; PLAN=FILE: a saved plan
 #   make lint | make format | make bench | make clean
 #
 # PYTHON chooses the interpreter: make demo PYTHON=python3.12
@@ -45,6 +47,9 @@ LABELS ?=
 # COUNT: how many sample events, or how many offers of OFFERS. OFFERS, TRAIN: files, .jsonl or .jsonl.gz.
 # MODEL: an artefact, or a folder with a current one.
 COUNT ?=
+# `make faults`: COUNT offers, FAULTS faults by a plan drawn from SEED, or PLAN: the file of one.
+FAULTS ?=
+PLAN ?=
 MODEL ?=
 OFFERS ?=
 TRAIN ?=
@@ -55,7 +60,7 @@ INPUTS := pyproject.toml constraints.txt
 STAGE = $(BIN)/python -m training
 SETS := $(foreach each,$(SET),--set '$(each)')
 
-.PHONY: train judge seeds demo baseline benchmark-quality test lint format bench constraints clean
+.PHONY: train judge seeds demo baseline benchmark-quality test lint format bench faults constraints clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/demo.stamp
@@ -167,6 +172,10 @@ format: $(VENV)/dev.stamp
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks
+
+faults: $(VENV)/dev.stamp
+	@$(BIN)/python -m tests.faults $(if $(filter file default undefined,$(origin SEED)),,--seed "$(SEED)") \
+	    $(if $(FAULTS),--faults "$(FAULTS)") $(if $(COUNT),--offers "$(COUNT)") $(if $(PLAN),--plan "$(PLAN)")
 
 # Pins, afresh: what an install without pins brings today.
 constraints:

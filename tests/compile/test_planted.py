@@ -19,6 +19,7 @@ from onnxruntime.quantization import quantize_dynamic
 from tokenizers import Tokenizer, normalizers, processors
 
 from classifier.artifact import Artifact, Description, Manifest, seal, write_golden, write_labels
+from classifier.text import TextRecipe
 from compile.build import CompileError, verify_published
 from compile.checkpoint import Checkpoint
 from compile.onnx import optimise, trace
@@ -194,19 +195,21 @@ def test_other_tokeniser_is_caught(
     assert "it cuts texts into other tokens than the checkpoint" in said
 
 
-@pytest.mark.parametrize("settings", ["max_tokens", "prefix", "pad_multiple", "temperature"])
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("max_tokens", 16),
+        ("text", TextRecipe(prefix="query: ")),
+        ("pad_multiple", 4),
+        ("temperature", 9.0),
+    ],
+    ids=["truncation", "prefix", "padding", "temperature"],
+)
 def test_other_setting_is_caught(
-    checkpoint: Checkpoint, artifact: Path, tmp_path: Path, settings: str
+    checkpoint: Checkpoint, artifact: Path, tmp_path: Path, setting: str, value: object
 ) -> None:
-    recipe = msgspec.structs.replace(checkpoint.description.text, prefix="query: ")
-    change = {
-        "max_tokens": {"max_tokens": 16},
-        "prefix": {"text": recipe},
-        "pad_multiple": {"pad_multiple": 4},
-        "temperature": {"temperature": 9.0},
-    }[settings]
-    (name,) = change
-    assert f"its {name} is " in refusal(checkpoint, planted(artifact, tmp_path, **change))
+    said = refusal(checkpoint, planted(artifact, tmp_path, None, **{setting: value}))
+    assert f"its {setting} is " in said
 
 
 def test_graph_without_fused_attention_is_caught(

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.testing
+from torch._dynamo.testing import CompileCounter
 
 from classifier.artifact import Artifact
 from classifier.engines import EngineError, load_engine
@@ -59,6 +61,25 @@ def test_logits_are_the_checkpoints_within_the_precisions_bound(
     assert np.abs(logits - expected).max() <= LOGIT_BOUND[precision]
     if precision == "bf16":  # else it would not be bf16
         assert np.abs(logits - expected).max() > 1e-4
+
+
+def test_compiled_model_answers_as_the_plain_one_whatever_the_shape(made: Made) -> None:
+    """What CUDA gets, in bf16 with sizes as they come, traced here without its code generator."""
+    artifact = made("torch-cuda")
+    tokeniser = Tokeniser.from_file(artifact.path / "tokenizer.json", 32)
+    rows, _ = tokeniser.encode([question.text for question in artifact.golden])
+    torch._dynamo.reset()
+    programs = CompileCounter()
+    plain = TorchEngine(artifact, threads=1, device="cpu", backend="")
+    compiled = TorchEngine(artifact, threads=1, device="cpu", backend=programs)
+    assert compiled.precision == "bf16"
+    for size, length in ((1, 32), (2, 32), (7, 24), (16, 8), (5, 32), (33, 16), (1, 8), (3, 32)):
+        padded = pad([row[:length] for row in rows[:size]], length, tokeniser.pad_id)
+        np.testing.assert_array_equal(compiled.logits(*padded), plain.logits(*padded))
+    # One for a single row and one for all that are more.
+    assert programs.frame_count <= 3
+    plain.close()
+    compiled.close()
 
 
 def test_no_rows_give_no_logits(made: Made) -> None:

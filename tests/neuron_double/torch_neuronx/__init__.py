@@ -12,6 +12,7 @@ It enforces what the vendor documents and computes by TorchScript on the CPU:
   NEURON_RT_NUM_CORES a process takes them all (neuron-runtime/nrt-configurable-parameters)
 - the runtime refuses what a compiler of another major version made (.../nrt-troubleshoot)
 - a runtime that was started before a fork does not work after it
+- a run that meets a value that is no number fails (.../nrt-troubleshoot)
 - weights are compiled in, so that a later change of the model's own changes nothing
 - a saved model is loaded by `torch.jit.load`, and only where this package has been imported
 - matrix products of matmult and bf16: rounded operands, sums in fp32 (about-neuron/appnotes/
@@ -170,13 +171,21 @@ def _enter(inputs: list[Tensor], record: str) -> list[Tensor]:
     return [given.clone() for given in inputs]
 
 
+def _leave(result: Tensor) -> Tensor:
+    if result.isnan().any():
+        raise RuntimeError("Error notifications found on NC 0: INFER_ERROR_SUBTYPE_NUMERICAL")
+    return result.clone()
+
+
 # Saved models ask for these by name, so that none can be loaded where they are not defined.
 _library: Any = torch.library.Library("neuron", "FRAGMENT")  # type: ignore[no-untyped-call]
 if not hasattr(torch.ops.neuron, "enter"):
     _library.define("enter(Tensor[] inputs, str record) -> Tensor[]")
+    _library.define("leave(Tensor result) -> Tensor")
     _library.define("load(str record, bool lazy, bool asynchronous) -> str")
     _library.define("save(str record) -> str")
     _library.impl("enter", _enter, "CompositeExplicitAutograd")
+    _library.impl("leave", _leave, "CompositeExplicitAutograd")
     _library.impl("load", _load, "CompositeExplicitAutograd")
     _library.impl("save", _save, "CompositeExplicitAutograd")
 
@@ -216,7 +225,7 @@ class _Model(nn.Module):
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         inputs = self.neff([first, second])
-        result: Tensor = self.graph(inputs[0], inputs[1])
+        result: Tensor = torch.ops.neuron.leave(self.graph(inputs[0], inputs[1]))
         return result
 
 

@@ -17,18 +17,29 @@ from tests.faults.campaign import Campaign
 from training.tiny import tiny_artifact
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """0: every promise held. 1: one did not, or the campaign failed. 2: a wrong argument."""
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.faults", description="Holds the promises under faults."
     )
     parser.add_argument("--seed", type=int, default=None, help="of plan and offers; drawn if none")
-    parser.add_argument("--faults", type=int, default=12)
-    parser.add_argument("--offers", type=int, default=30_000)
-    parser.add_argument("--machines", type=int, default=2)
+    parser.add_argument("--faults", type=_count, default=24)
+    parser.add_argument("--offers", type=_count, default=40_000)
+    parser.add_argument("--machines", type=_count, default=2)
     parser.add_argument("--plan", type=Path, help="a plan that an earlier campaign saved")
     parser.add_argument("--directory", type=Path, help="for plan, ledger, trace and logs")
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0: every promise held. 1: one did not. 2: a wrong argument. 130: Ctrl-C."""
+    given = parser().parse_args(arguments)
     if given.plan:
         try:
             chosen = plan.Plan.load(given.plan)
@@ -44,7 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
     directory = given.directory or Path(tempfile.mkdtemp(prefix="faults-"))
     directory.mkdir(parents=True, exist_ok=True)
     chosen.save(directory / "plan.json")
-    print(f"seed {chosen.seed}: {chosen.faults} faults, {chosen.offers} offers; {directory}")
+    print(
+        f"seed {chosen.seed}: {chosen.faults} faults, {chosen.offers} offers; {directory}",
+        flush=True,
+    )
     artifact = tiny_artifact(directory)
     started = time.monotonic()
 

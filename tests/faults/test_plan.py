@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.faults.__main__ import main
+from tests.faults.__main__ import main, parser
 from tests.faults.injection import DOES
 from tests.faults.plan import KINDS, Plan, make
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_kind_can_be_done() -> None:
@@ -71,3 +77,33 @@ def test_plan_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["--plan", str(tmp_path / "none.json")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "none.json" in line
+
+
+@pytest.mark.parametrize("argument", ["--faults=0", "--offers=-1", "--machines=0", "--seed=x"])
+def test_number_that_cannot_be_is_refused(argument: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([argument])
+    assert ended.value.code == 2
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_gives_what_the_command_takes() -> None:
+    def told(*variables: str) -> dict[str, object]:
+        environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        command = ["make", "-n", "faults", *variables]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        line = shlex.split(done.stdout.replace("\\\n", " ").splitlines()[-1])
+        assert line[1:3] == ["-m", "tests.faults"]
+        return vars(parser().parse_args(line[3:]))
+
+    assert told("SEED=7", "FAULTS=200", "COUNT=1000000", "PLAN=plan.json") == {
+        "seed": 7,
+        "faults": 200,
+        "offers": 1_000_000,
+        "machines": 2,
+        "plan": Path("plan.json"),
+        "directory": None,
+    }
+    assert told()["seed"] is None

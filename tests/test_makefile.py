@@ -186,7 +186,7 @@ def test_judging_compiles_verifies_and_judges_the_student_for_every_target() -> 
     assert (
         bounds[0]
         == bounds[1]
-        == bounds[2].model_copy(update={"least_offers_per_second": 50.0, "most_cost": 0.25})
+        == bounds[2].model_copy(update={"least_offers_per_second": 20.0, "most_cost": 0.25})
     )
     # Every other command on Neuron is told where its stand-in is.
     for line in told("judge", variables):

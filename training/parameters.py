@@ -295,7 +295,7 @@ class GateParameters(_Section):
     uncertain_rise: Bound = 0.05
     precision_fall: Bound = 0.02  # of the answers that are certain
     # Offers that a worker does at least, of the clock, whatever else the machine does meanwhile.
-    least_offers_per_second: Rate = 50.0
+    least_offers_per_second: Rate = 20.0
     # Of the champion's offers, between artefacts of the same target and kind; on a CPU for each of
     # the worker's processor seconds, elsewhere for each second.
     throughput_share: Share = 0.75

@@ -28,8 +28,9 @@ from onnx import numpy_helper
 from rich.console import Console
 from typer.testing import CliRunner
 
-from classifier import artifact, cpu, metrics
-from classifier.artifact import Artifact, Description
+from classifier import artifact as artifacts
+from classifier import cpu, metrics
+from classifier.artifact import Artifact, Description, Label
 from classifier.demo.service import EndedError
 from classifier.exit_codes import BAD_MODEL, REFUSED
 from compile import checkpoint
@@ -47,7 +48,7 @@ from training.tiny import LABELS, tiny_checkpoint, tiny_offers
 from training.verdict import RefusedError, Verdict, accepted
 
 # The first of these tests also waits for what they share: models are made, and asked.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 BOUNDS = GateParameters(
     least_offers=500,
@@ -80,24 +81,36 @@ class World:
     constant: Answered
 
 
-def built(parent: Path, **more: Any) -> Path:
-    """An artefact, trained and compiled."""
-    known = tiny_checkpoint(parent / "checkpoint", **{"taxonomy": TAXONOMY.version, **more})
-    return build(known.path, "onnx-cpu", parent)
-
-
-def constant(original: Path, parent: Path) -> Path:
-    """An artefact, compiled of a checkpoint that answers everything with one category."""
+def built(
+    original: Path,
+    parent: Path,
+    change: Callable[[Any], None] = lambda _: None,
+    taxonomy: str = TAXONOMY.version,
+    **renamed: str,
+) -> Path:
+    """An artefact compiled of the checkpoint `original` after a change of its model or labels."""
     known = Checkpoint.load(original)
     model, tokeniser = known.encoder(), known.tokeniser()
     with torch.no_grad():
-        model.head.bias[2] += 50.0
+        change(model)
+    labels = tuple(Label(renamed.get(each.id, each.id), each.names) for each in known.labels)
+    texts = {question.text: question.language for question in known.golden}
+    thresholds = known.description.thresholds
+    description = msgspec.structs.replace(
+        known.description,
+        taxonomy=taxonomy,
+        thresholds={renamed.get(label, label): least for label, least in thresholds.items()},
+    )
     tokenizer = tokenizers.Tokenizer.from_file(str(original / "tokenizer.json"))
-    texts = [question.text for question in known.golden]
-    golden = golden_answers(model, tokeniser, known.labels, texts)
+    golden = golden_answers(model, tokeniser, labels, texts)
     path = parent / "checkpoint"
-    checkpoint.write(path, model, tokenizer, known.labels, golden, known.description)
+    checkpoint.write(path, model, tokenizer, labels, golden, description)
     return build(path, "onnx-cpu", parent)
+
+
+def constant(model: Any) -> None:
+    """Lets it answer everything with one category."""
+    model.head.bias[2] += 50.0
 
 
 def resealed(
@@ -107,15 +120,18 @@ def resealed(
     staging = parent / "staging"
     shutil.copytree(original, staging)
     manifest = msgspec.to_builtins(Artifact.load(original).manifest)
-    (staging / artifact.MANIFEST).unlink()
+    (staging / artifacts.MANIFEST).unlink()
     change(staging)
     known = {field: manifest[field] for field in Description.__struct_fields__}
-    return artifact.publish(staging, msgspec.convert(known | described, Description), parent)
+    return artifacts.publish(staging, msgspec.convert(known | described, Description), parent)
 
 
 @pytest.fixture(scope="module")
-def world(kafka: str, mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(
+    kafka: str, mongodb: str, artifact: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
     path = tmp_path_factory.mktemp("gate")
+    trained = artifact.parent / "checkpoint"
     rng = np.random.default_rng(0)
     rows = [
         {
@@ -131,6 +147,7 @@ def world(kafka: str, mongodb: str, tmp_path_factory: pytest.TempPathFactory) ->
     pq.write_table(pa.Table.from_pylist(rows), offers)
     save(TAXONOMY, taxonomy)
     turned = dict(zip(LABELS, [*list(LABELS.values())[1:], LABELS["kettles"]], strict=True))
+    wrongly = tiny_checkpoint(path / "wrongly", turned)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KAFKA_BOOTSTRAP_SERVERS", kafka)
@@ -140,7 +157,7 @@ def world(kafka: str, mongodb: str, tmp_path_factory: pytest.TempPathFactory) ->
             endpoint.answer(model, offers, path / name, Console(file=io.StringIO()))
             return gate.answered(Artifact.load(model), path / name)
 
-        model, report = built(path / "a"), path / "report"
+        model, report = built(trained, path / "a"), path / "report"
         words = ["--out", report, "--endpoint", model, "--offers", offers]
         quick = ["--set", "evaluate.resamples=20", "--taxonomy", taxonomy]
         patch.setattr(tracking, "log", lambda *_: False)
@@ -153,8 +170,8 @@ def world(kafka: str, mongodb: str, tmp_path_factory: pytest.TempPathFactory) ->
             taxonomy,
             champion,
             candidate=planted(champion, path / "candidate", model=Artifact.load(again)),
-            shuffled=asked("shuffled", built(path / "c", labels=turned)),
-            constant=asked("constant", constant(path / "a" / "checkpoint", path / "d")),
+            shuffled=asked("shuffled", built(wrongly.path, path / "c")),
+            constant=asked("constant", built(trained, path / "d", constant)),
         )
 
 
@@ -200,7 +217,7 @@ def planted(
     record = msgspec.structs.replace(
         answered.record,
         inputs=answered.record.inputs | {"model": model.manifest.id} | inputs,
-        files={name: artifact.file_hash(to / name) for name in answered.record.files},
+        files={name: artifacts.file_hash(to / name) for name in answered.record.files},
     )
     stage.write_json(to / stage.RECORD, record)
     return gate.answered(model, to)
@@ -223,7 +240,7 @@ def test_artefact_that_is_as_good_passes_and_its_verdict_says_what_was_judged(
     assert refused_for(found) == []
     own, other = world.candidate.artifact.manifest, world.champion.artifact.manifest
     assert (found.artifact.id, found.champion and found.champion.id) == (own.id, other.id)
-    assert found.test_set.sha256 == artifact.file_hash(world.offers)
+    assert found.test_set.sha256 == artifacts.file_hash(world.offers)
     assert found.test_set.offers == 1_000
     assert found.taxonomy == TAXONOMY.version
     assert found.parameters == BOUNDS.model_dump(mode="json")
@@ -309,7 +326,9 @@ def test_score_that_is_no_number_is_refused(world: World, tmp_path: Path) -> Non
 def test_last_month_s_label_map_is_refused(world: World, tmp_path: Path) -> None:
     before = {label: dict(names) for label, names in LABELS.items() if label != "dog-food"}
     before["cat-food"] = dict(LABELS["dog-food"])
-    old = built(tmp_path / "old", labels=before, taxonomy=edition(before).version)
+    trained = world.champion.artifact.path.parent / "checkpoint"
+    renamed = {"dog-food": "cat-food"}
+    old = built(trained, tmp_path / "old", taxonomy=edition(before).version, **renamed)
     loaded = Artifact.load(old)
     found = judge(world, planted(world.candidate, tmp_path / "x", model=loaded), world.champion)
     assert refused_for(found) == ["taxonomy", "label map"]

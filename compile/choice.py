@@ -17,10 +17,11 @@ from classifier.tokens import Tokeniser, pad
 from compile.offers import Labelled
 
 ROUNDS = 7
-"""Odd, for the median, and enough that a busy second on either side is none."""
+"""Odd, for the median, and enough that a moment in which others crowd the caches is none."""
 
 ROUND_SECONDS = 0.5
-"""What one engine's part of a round takes, about: long against a switch of processes."""
+"""What one engine's part of a round takes of a processor, about: hundreds of calls or the slowest
+few, and some seconds for all."""
 
 BATCH_TOKENS = 2_048
 """As the service asks by default."""
@@ -35,7 +36,7 @@ Answers = Callable[[Sequence[str]], NDArray[np.float32]]
 class Weighed(msgspec.Struct, frozen=True):
     """int8 against fp32: both asked the same texts, in turn, on this CPU."""
 
-    offers_per_second: dict[str, float]  # of the encoder on one engine, by precision; medians
+    offers_per_second: dict[str, float]  # of the encoder, by precision; of processor time, medians
     speedup: float  # int8 against fp32, the median over the rounds
     texts: int  # that both were asked for agreement, of offers that calibration did not see
     agreement: float  # share of them with the same winner
@@ -109,7 +110,7 @@ def weigh(
 
 
 def offers_per_second(engines: Mapping[str, Engine], asked: Asked) -> dict[str, list[float]]:
-    """Offers a second of each engine in every round; within a round each is asked in turn.
+    """Offers a processor second of each engine in every round, in which each is asked in turn.
 
     The calls are as many, of all lengths, as the first engine does in ROUND_SECONDS.
     """
@@ -159,10 +160,11 @@ class Asked:
 
 
 def _seconds(engine: Engine, calls: Sequence[tuple[NDArray[np.int32], NDArray[np.int32]]]) -> float:
-    start = time.perf_counter()
+    # Of the processor, which other work on the machine takes nothing from. Engines do not spin.
+    start = time.process_time()
     for ids, lengths in calls:
         engine.logits(ids, lengths)
-    return time.perf_counter() - start
+    return max(time.process_time() - start, 1e-9)
 
 
 def median(rounds: Sequence[float]) -> float:

@@ -67,3 +67,12 @@ def test_verify_refuses_in_one_line(artifact: Path, tmp_path: Path) -> None:
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
+
+
+def test_dynamic_quantisation_is_refused_with_the_reason(artifact: Path, tmp_path: Path) -> None:
+    checkpoint = str(artifact.parent / "checkpoint")
+    arguments = ["build", checkpoint, "--out", str(tmp_path), "--precision", "dynamic"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    assert "dynamic quantisation is refused, because it scales activations" in done.stderr
+    assert done.stderr.count("\n") == 1

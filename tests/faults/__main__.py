@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import secrets
+import signal
 import sys
 import tempfile
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from classifier.settings import Settings
 from tests.faults import plan, table
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import Campaign, Outcome
 from training.tiny import tiny_artifact
 
 
@@ -65,9 +66,16 @@ def main(arguments: list[str] | None = None) -> int:
     def say(line: str) -> None:
         print(f"{time.monotonic() - started:7.1f} s  {line}", flush=True)
 
+    async def run() -> Outcome:
+        task = asyncio.current_task()
+        assert task is not None
+        # Cleaned up as after Ctrl-C.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await Campaign(chosen, artifact, directory, say).run()
+
     try:
-        outcome = asyncio.run(Campaign(chosen, artifact, directory, say).run())
-    except KeyboardInterrupt:
+        outcome = asyncio.run(run())
+    except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped", file=sys.stderr)
         return 130
     print()

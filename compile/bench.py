@@ -38,8 +38,8 @@ from classifier.model import Model, Question, wide_part
 from classifier.offer import Offer
 from classifier.settings import Settings
 from classifier.tokens import Tokeniser, bound_pool, pad
+from compile.labelled import DataError, read_offers
 from compile.prices import PRICES, Prices, Published, load_prices, load_published
-from training.examples import DataError, read_offers
 
 CHUNK = 500
 """Offers that are asked together, about what a worker fetches under load."""

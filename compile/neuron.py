@@ -22,7 +22,7 @@ from classifier.encoder import OfferEncoder
 from classifier.engines.buckets import FILE, Bucket, Buckets
 from compile.buckets import CALL_TOKENS, Shape, edges, lengths, padded_tokens, shapes
 from compile.checkpoint import Checkpoint
-from training.examples import DataError, read_offers
+from compile.labelled import DataError, read_offers
 
 CHUNK = 4_096
 """Offers in memory at once."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from classifier.offer import Offer
 from classifier.text import TextRecipe
-from training.examples import DataError, read_labelled, read_offers
+from compile.labelled import DataError, read_labelled, read_offers
 
 CALIBRATION_TEXTS = 512
 """Ranges are the extremes of what was seen. Some hundred texts, ten thousand tokens, show them, and

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 import yaml
 
-from training import strict_yaml
+from compile import strict_yaml
 
 PRICES: Final = Path(__file__).with_name("prices.yaml")
 PUBLISHED: Final = Path(__file__).with_name("published.yaml")

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from classifier.sample import Split
 from classifier.sample.stream import listed
 from compile.checkpoint import Checkpoint
+from compile.labelled import read_labelled
 from training import pretraining, refit, student, teacher
 from training.comparison import mcnemar
 from training.embeddings import answers, embedder
-from training.examples import read_labelled
 from training.parameters import (
     OwnEncoderParameters,
     RefitParameters,

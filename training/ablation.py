@@ -24,7 +24,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from classifier.whole_file import appearing
-from training import parameters, strict_yaml, student
+from compile import strict_yaml
+from training import parameters, student
 from training.parameters import ParameterError, StudentParameters
 from training.sets import Say
 from training.stage import StageError, write_json

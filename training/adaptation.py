@@ -30,9 +30,10 @@ from transformers import (
 from classifier import jsonl
 from classifier.jsonl import FileError
 from classifier.tokens import Tokeniser
+from compile.labelled import DataError
 from training import encoders, loop, processes
 from training.encoders import EncoderError
-from training.examples import DataError, texts_of
+from training.examples import texts_of
 from training.fit import Rows, collate
 from training.loop import Clock
 from training.parameters import AdaptParameters

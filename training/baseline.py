@@ -23,8 +23,9 @@ from classifier.engines.linear import MODEL_FILE
 from classifier.model import Model
 from classifier.ngrams import VOCABULARY, Span, most_ngrams
 from classifier.progress import bar
+from compile.labelled import DataError
 from training import calibration, held_out, ngrams, svm
-from training.examples import DataError, Examples, joined, limit
+from training.examples import Examples, joined, limit
 from training.ngrams import Chosen
 from training.parameters import BaselineParameters
 from training.sets import Sets, read

@@ -32,7 +32,8 @@ import msgspec
 import yaml
 
 from classifier.whole_file import appearing
-from training import sampling, strict_yaml
+from compile import strict_yaml
+from training import sampling
 from training.consequences import Offers, Production, Report, consequences, lines
 from training.production import read as read_production
 from training.stage import StageError, write_json

@@ -604,7 +604,7 @@ def _is_told(error: Exception) -> bool:
     from classifier.model import ModelError
     from classifier.settings import SettingsError
     from compile.build import CompileError
-    from training.examples import DataError
+    from compile.labelled import DataError
     from training.stage import StageError
 
     told = (

@@ -16,7 +16,8 @@ from classifier.artifact import Label, file_hash, set_current
 from classifier.progress import bar
 from classifier.text import DEFAULT_RECIPE
 from compile.build import build
-from training.examples import Examples, examples, limit, read_labelled
+from compile.labelled import read_labelled
+from training.examples import Examples, examples, limit
 from training.fit import Schedule
 from training.scratch import Say, Shape, Stopwatch, train
 

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from classifier.text import DEFAULT_RECIPE, FieldBudget, TextRecipe
-from training import strict_yaml
+from compile import strict_yaml
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]

@@ -17,8 +17,9 @@ from classifier import cpu
 from classifier.encoder import OfferEncoder
 from classifier.progress import bar
 from classifier.tokens import Tokeniser
+from compile.labelled import read_labelled
 from training import encoders, fit
-from training.examples import examples, hold_out, read_labelled, texts_of
+from training.examples import examples, hold_out, texts_of
 from training.fit import Schedule
 from training.parameters import OwnEncoderParameters
 from training.scratch import HELD_OUT, Shape, encode

@@ -20,9 +20,10 @@ from classifier.tokens import Tokeniser
 from compile import checkpoint
 from compile.build import versions
 from compile.checkpoint import Checkpoint
+from compile.labelled import DataError
 from compile.verify import golden_answers
 from training import calibration, fit
-from training.examples import DataError, Examples, hold_out
+from training.examples import Examples, hold_out
 from training.fit import Schedule
 from training.vocabulary import train_tokeniser
 

@@ -11,7 +11,8 @@ import numpy as np
 from classifier import artifact
 from classifier.artifact import Label
 from classifier.text import TextRecipe
-from training.examples import Examples, examples, read_labelled
+from compile.labelled import read_labelled
+from training.examples import Examples, examples
 from training.stage import StageError
 from training.taxonomy import labels as labels_of
 from training.taxonomy import load

@@ -9,10 +9,10 @@ import torch
 
 from classifier.text import TextRecipe
 from compile.checkpoint import Checkpoint, CheckpointError
+from compile.labelled import read_labelled, read_offers
 from training import encoders, finetuning, held_out, processes, sets
 from training.embeddings import Store, embedder
 from training.encoders import Encoder, EncoderError
-from training.examples import read_labelled, read_offers
 from training.finetuning import CHECKPOINT, Lesson
 from training.parameters import StudentParameters
 from training.sets import Say, Sets

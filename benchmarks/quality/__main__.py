@@ -21,7 +21,7 @@ from classifier.artifact import ArtifactError
 from classifier.engines import EngineError
 from classifier.jsonl import FileError
 from classifier.model import ModelError
-from training.examples import DataError
+from compile.labelled import DataError
 from training.parameters import ParameterError
 from training.stage import StageError
 

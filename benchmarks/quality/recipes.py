@@ -9,7 +9,8 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from training import parameters, strict_yaml
+from compile import strict_yaml
+from training import parameters
 from training.parameters import ParameterError, Parameters
 
 ROWS = Path(__file__).with_name("rows.yaml")

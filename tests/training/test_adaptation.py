@@ -22,12 +22,12 @@ from typer.testing import CliRunner
 
 from classifier.offer import Offer
 from classifier.tokens import Tokeniser
+from compile.labelled import DataError
 from compile.verify import one_thread
 from tests.training.files import say
 from training import adaptation, encoders
 from training.adaptation import IGNORED, MASKED, Batches, Masks
 from training.cli import app
-from training.examples import DataError
 from training.fit import collate
 from training.parameters import AdaptParameters
 from training.scratch import Shape

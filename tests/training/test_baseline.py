@@ -23,10 +23,10 @@ from sklearn.svm import LinearSVC
 from classifier.artifact import Artifact, current
 from classifier.model import Model
 from classifier.offer import Offer
+from compile.labelled import DataError
 from tests.training.files import say
 from training import svm
 from training.baseline import make
-from training.examples import DataError
 from training.parameters import BaselineParameters
 from training.stage import Record, StageError
 from training.taxonomy import Category, first, save

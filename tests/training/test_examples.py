@@ -17,16 +17,8 @@ from hypothesis import strategies as st
 
 from classifier.offer import Offer
 from classifier.text import DEFAULT_RECIPE
-from training.examples import (
-    LEAST_TO_HOLD_OUT,
-    DataError,
-    Examples,
-    examples,
-    hold_out,
-    limit,
-    read_labelled,
-    read_offers,
-)
+from compile.labelled import DataError, read_labelled, read_offers
+from training.examples import LEAST_TO_HOLD_OUT, Examples, examples, hold_out, limit
 
 
 def made(*rows: tuple[str | None, str]) -> Examples:

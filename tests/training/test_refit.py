@@ -18,11 +18,11 @@ from classifier.offer import Offer
 from compile import checkpoint
 from compile.build import build
 from compile.checkpoint import Checkpoint
+from compile.labelled import read_labelled
 from tests.training.files import say
 from training import embeddings, encoders, head, refit, student, taxonomy
 from training.changes import ChangeSet, Merge, New, Split, apply
 from training.cli import app
-from training.examples import read_labelled
 from training.head import Head
 from training.parameters import RefitParameters, StudentParameters
 from training.refit import encoder_sha256

@@ -18,10 +18,11 @@ from classifier.offer import Offer
 from classifier.text import FieldBudget, TextRecipe
 from compile.build import build
 from compile.checkpoint import Checkpoint
+from compile.labelled import read_labelled
 from tests.training.files import say, write
 from training import encoders, held_out, student, teacher
 from training.embeddings import answers, embed, embedder
-from training.examples import examples, read_labelled
+from training.examples import examples
 from training.parameters import StudentParameters, TeacherParameters
 from training.scratch import Shape, encode
 from training.stage import Record, StageError

@@ -11,9 +11,10 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -86,7 +87,7 @@ def built(
     parent: Path,
     change: Callable[[Any], None] = lambda _: None,
     taxonomy: str = TAXONOMY.version,
-    **renamed: str,
+    renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
     """An artefact compiled of the checkpoint `original` after a change of its model or labels."""
     known = Checkpoint.load(original)
@@ -328,7 +329,7 @@ def test_last_month_s_label_map_is_refused(world: World, tmp_path: Path) -> None
     before["cat-food"] = dict(LABELS["dog-food"])
     trained = world.champion.artifact.path.parent / "checkpoint"
     renamed = {"dog-food": "cat-food"}
-    old = built(trained, tmp_path / "old", taxonomy=edition(before).version, **renamed)
+    old = built(trained, tmp_path / "old", taxonomy=edition(before).version, renamed=renamed)
     loaded = Artifact.load(old)
     found = judge(world, planted(world.candidate, tmp_path / "x", model=loaded), world.champion)
     assert refused_for(found) == ["taxonomy", "label map"]

@@ -91,11 +91,11 @@ endif
 
 # The way from offers to a served student, on the sample catalogue: training/sample.yaml has its sizes. With
 # `make demo MODEL=runs/train/models` the student answers the demo's offers.
-train judge: WORK := runs/train
-train judge: SAMPLE = --pipeline training/sample.yaml $(SETS)
-train judge: MADE = --set encoder.seed=$(SEED) --set teacher.seed=$(SEED) --set student.seed=$(SEED) \
+train judge student: WORK := runs/train
+train judge student: SAMPLE = --pipeline training/sample.yaml $(SETS)
+train judge student: MADE = --set encoder.seed=$(SEED) --set teacher.seed=$(SEED) --set student.seed=$(SEED) \
     --set teacher.encoder=$(OWN)/encoder/encoder --set student.encoder=$(OWN)/encoder/encoder
-train judge: LABELLED = --train $(WORK)/sets/train.parquet --validation $(WORK)/sets/validation.parquet \
+train judge student: LABELLED = --train $(WORK)/sets/train.parquet --validation $(WORK)/sets/validation.parquet \
     --taxonomy $(WORK)/sets/taxonomy.json
 .PHONY: student
 student: $(VENV)/train.stamp
@@ -136,10 +136,10 @@ judge: student
 	$(BIN)/python -m compile verify $(CHECKPOINT) $(OWN)/judged/int8
 	$(NEURON) $(BIN)/python -m compile verify $(CHECKPOINT) $(OWN)/judged/neuron
 	$(STAGE) endpoint --out $(WORK)/svm-answers --model $(WORK)/svm --offers $(WORK)/sets/test.parquet
-	-$(GATE) --out $(OWN)/gate/fp32 --model $(OWN)/judged/fp32
-	-$(GATE) --out $(OWN)/gate/int8 --model $(OWN)/judged/int8
-	-$(NEURON) $(GATE) --out $(OWN)/gate/neuron --model $(OWN)/judged/neuron \
-	    --set gate.least_offers_per_second=1 --set gate.most_cost=1000
+	$(GATE) --out $(OWN)/gate/fp32 --model $(OWN)/judged/fp32 || [ $$? -eq 10 ]
+	$(GATE) --out $(OWN)/gate/int8 --model $(OWN)/judged/int8 || [ $$? -eq 10 ]
+	$(NEURON) $(GATE) --out $(OWN)/gate/neuron --model $(OWN)/judged/neuron \
+	    --set gate.least_offers_per_second=1 --set gate.most_cost=1000 || [ $$? -eq 10 ]
 	$(STAGE) verdict $(OWN)/gate/fp32 $(OWN)/gate/int8 $(OWN)/gate/neuron
 
 # `make train` with five seeds on the same offers, and whether the students beat the SVM.

@@ -1,12 +1,13 @@
-"""Whether the student of the sample catalogue beats the SVM, whatever the seed.
+"""Whether students of the sample catalogue beat the SVM, each of several seeds.
 
     python -m benchmarks.seeds --against runs/train/svm-answers/answers.parquet ANSWERS ANSWERS ...
 
 `make seeds` trains the students and calls this. The answers of each seed's student are compared
-with the SVM's offer by offer: by the exact test of training.comparison.mcnemar, adjusted for as
-many tests as there are seeds, and all seeds together by the interval of the paired bootstrap over
-products, of the mean over the seeds' students less the SVM. It demands that the interval is above
-zero and that every student beats the SVM by itself.
+with the SVM's offer by offer: by the exact test of training.comparison.mcnemar, which knows no
+weights, adjusted for as many tests as there are seeds; and all of these seeds together by the
+interval of the paired bootstrap over products, of the mean over their students less the SVM, as
+production sees the offers. It demands that the interval is above zero, and that every student
+beats the SVM by itself: in production, and by its test.
 """
 
 from __future__ import annotations
@@ -100,7 +101,11 @@ def measure(
     missed += [
         f"seed {each.name} does not beat the SVM by itself"
         for each in seeds
-        if not (each.only_student > each.only_svm and each.p_value < SIGNIFICANCE)
+        if not (
+            each.difference > 0
+            and each.only_student > each.only_svm
+            and each.p_value < SIGNIFICANCE
+        )
     ]
     return missed
 

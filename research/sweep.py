@@ -38,14 +38,15 @@ def main(
     overrides: Annotated[list[str] | None, typer.Option("--set")] = None,
 ) -> None:
     """Sweep the student; without a teacher the loss weight means nothing and is left out."""
-    given = parameters.load(pipeline, overrides or ()).student
     for size in sizes.split(","):
         for name in only.split(",") if only else SWEEPS:
             if name == "loss-weight" and teacher is None:
                 continue
+            # Answers that are moved to validation's shares would hide what balancing does.
+            own = [*(overrides or ()), *(["student.prior=training"] if name == "balancing" else [])]
             ablation.make(
-                given,
-                ablation.sweeps(pipeline, overrides or (), [SWEEPS[name]]),
+                parameters.load(pipeline, own).student,
+                ablation.sweeps(pipeline, own, [SWEEPS[name]]),
                 sets / "experiments" / f"{size}.parquet",
                 sets / "validation.parquet",
                 None if teacher is None else sets / "transfer.parquet",

@@ -62,7 +62,9 @@ def told(target: str, variables: Mapping[str, str]) -> list[list[str]]:
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
-    return [shlex.split(line) for line in done.stdout.replace("\\\n", " ").splitlines()]
+    lines = done.stdout.replace("\\\n", " ").splitlines()
+    # What follows "||" says which exit code of a command is none of make's business.
+    return [shlex.split(line.partition("||")[0]) for line in lines]
 
 
 def parsed(target: str, **variables: str) -> list[tuple[str, dict[str, Any]]]:

@@ -116,12 +116,10 @@ def finetune(
     except FloatingPointError as error:
         raise StageError(f"{name}: {error}; a lower rate may help") from error
     if parameters.prior == "validation":
-        labels = sets.validation.labels
-        temperature = calibration.fit_temperature(logits, labels)
-        logits = priors.moved(logits, labels, sets.training.labels, temperature)
-        shift = torch.from_numpy(priors.log_ratio(labels, learnt, len(sets.labels)))
+        before, labels = sets.training.labels, sets.validation.labels
+        logits, shift = priors.adapted(logits, labels, before, learnt)
         with torch.no_grad():
-            model.head.bias.add_(temperature * shift.to(model.head.bias.device))
+            model.head.bias.add_(torch.from_numpy(shift).to(model.head.bias.device))
     with processes.lead_first():
         if not processes.leads():
             return Checkpoint.load(out / CHECKPOINT)
@@ -191,6 +189,7 @@ def _write(
             report={
                 "stage": name,
                 "parameters": parameters.model_dump(mode="json"),
+                "trained_in": "bf16" if loop.in_bf16(parameters.precision) else "fp32",
                 "weights": sum(weights.numel() for weights in model.parameters()),
                 "rows": {
                     "training": len(rows),

@@ -342,7 +342,7 @@ def usual(seed: int, precision: Precision) -> dict[str, Any]:
     """The Trainer's arguments that every loop has: where it runs, and that it says nothing."""
     on_gpu = torch.cuda.is_available()
     return {
-        "bf16": precision == "bf16" or (precision == "auto" and multiplies_bf16()),
+        "bf16": in_bf16(precision),
         "use_cpu": not on_gpu,
         "seed": seed,
         "dataloader_pin_memory": on_gpu,
@@ -355,6 +355,11 @@ def usual(seed: int, precision: Precision) -> dict[str, Any]:
         "remove_unused_columns": False,
         "ddp_find_unused_parameters": False,
     }
+
+
+def in_bf16(precision: Precision) -> bool:
+    """What a precision comes to here."""
+    return precision == "bf16" or (precision == "auto" and multiplies_bf16())
 
 
 def multiplies_bf16() -> bool:

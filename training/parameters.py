@@ -121,7 +121,7 @@ class LoopParameters(_Section):
     balance: Literal["none", "sampling", "logits"] = "none"  # what is done for rare categories
     # Share of a text's pieces that each pass leaves out, at random: against learning by heart.
     piece_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    # Within the encoder, in training; None: as it was pretrained. 0 is fastest on a CPU.
+    # Of the encoder's modules, in training; None: as it was pretrained. 0 is fastest on a CPU.
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     precision: Precision = "auto"  # auto: bf16 where the device multiplies in it
     checkpoint_minutes: Annotated[float, Field(ge=0)] = 10.0  # between checkpoints

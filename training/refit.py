@@ -28,7 +28,7 @@ from compile import checkpoint
 from compile.build import versions
 from compile.checkpoint import Checkpoint, CheckpointError
 from compile.verify import golden_answers
-from training import calibration, head, sets, taxonomy
+from training import calibration, head, held_out, priors, sets, taxonomy
 from training.embeddings import Store, embedder
 from training.finetuning import CHECKPOINT, results
 from training.head import Head
@@ -94,6 +94,10 @@ def make(
 
     held = embedded[rows:]
     logits = fitted(held)
+    if _learns_evenly(known, parameters):
+        logits, shift = priors.adapted(logits, given.validation.labels, given.training.labels)
+        fitted = fitted._replace(bias=fitted.bias + shift)
+    kept = held_out.write(out, given.validation, logits, known.description.text.prefix)
     calibrated = calibration.fit(logits, given.validation.labels, parameters.right_share)
     figures = measured(given.validation, logits, calibrated.right, calibrated.certain)
     figures |= _apart(known, Head.of(model), given, held, calibrated.right)
@@ -125,8 +129,15 @@ def make(
             "validation": figures,
             "seconds": clock.laps,
         },
-        results(written),
+        results(written) | {held_out.FILE: kept},
     )
+
+
+def _learns_evenly(known: Checkpoint, parameters: RefitParameters) -> bool:
+    """Whether the student answers by validation's shares, and no balancing is in the way."""
+    own = known.description.report.get("parameters", {})
+    balance = parameters.balance or own.get("balance", "none")
+    return own.get("prior") == "validation" and balance == "none"
 
 
 def encoder_sha256(model: OfferEncoder) -> str:

@@ -289,6 +289,10 @@ def _record(directory: Path) -> Record:
 def _check(student: Path, linear: Path, deep: Checkpoint, svm: Artifact, validation: str) -> None:
     """Whether both learnt to tell the same labels apart, of the same texts. Raises StageError."""
     theirs, svms = _record(student), _record(linear)
+    if bool(svms.parameters.get("refit")) != bool(theirs.parameters.get("refit_epochs")):
+        raise StageError(
+            f"{student} and {linear}: one was fitted on validation in the end: both or neither"
+        )
     if svm.manifest.labels_sha256 != labels_hash(deep.labels):
         raise StageError(
             f"{linear}: its {len(svm.labels):,} labels are not those of {student},"

@@ -92,7 +92,7 @@ def test_two_processes_distil_what_one_does(work: Path, tmp_path: Path) -> None:
     said = json.loads(two.stdout)
     assert two.stderr.count("right in validation") == 1
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == [
-        ".stage", "checkpoint", "stage.json",
+        ".stage", "checkpoint", "held-out.safetensors", "stage.json",
     ]  # fmt: skip
 
     one = CliRunner().invoke(app, command("student", work=work, out=tmp_path / "one"))

@@ -20,11 +20,13 @@ from compile.build import build
 from compile.checkpoint import Checkpoint
 from compile.labelled import read_labelled
 from tests.training.files import say
-from training import embeddings, encoders, head, refit, student, taxonomy
+from training import embeddings, encoders, head, held_out, refit, sets, student, taxonomy
+from training.calibration import fit_temperature
 from training.changes import ChangeSet, Merge, New, Split, apply
 from training.cli import app
 from training.head import Head
 from training.parameters import RefitParameters, StudentParameters
+from training.priors import log_ratio
 from training.refit import encoder_sha256
 from training.scratch import Shape
 from training.stage import Record, StageError
@@ -243,6 +245,33 @@ def test_students_own_smoothing_and_balance_hold_unless_others_are_given(
     other = quick.model_copy(update={"label_smoothing": 0.0, "balance": "logits"})
     make(work, tmp_path / "2", parameters=other)
     assert found == [(0.03, "none"), (0.0, "logits")]
+
+
+def test_students_prior_holds_for_its_new_head(
+    work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validation has a category more often: the head's bias is moved by what that is worth."""
+    own = Checkpoint.load(work.student / "checkpoint").description.report["parameters"]
+    parameters = StudentParameters(**own | {"prior": "validation"})
+    train, validation = work.file("old-train.jsonl"), work.file("old-validation.jsonl")
+    by = tmp_path / "student"
+    student.make(parameters, train, validation, None, None, work.file("old.json"), by, say)
+    make(work, tmp_path / "moved", by=by)
+    monkeypatch.setattr(refit, "_learns_evenly", lambda *arguments: False)
+    make(work, tmp_path / "plain", by=by)
+    moved, plain = (Checkpoint.load(tmp_path / name / "checkpoint") for name in ("moved", "plain"))
+    recipe = plain.description.text
+    given = sets.read(
+        recipe, work.file("new-train.jsonl"), work.file("new-validation.jsonl"), None, say
+    )
+    logits = held_out.read(tmp_path / "plain", given.validation, recipe.prefix)
+    learnt, labels = given.training.labels, given.validation.labels
+    expected = fit_temperature(logits, labels) * log_ratio(labels, learnt, len(given.labels))
+    shift = moved.encoder().head.bias - plain.encoder().head.bias
+    assert np.abs(expected).max() > 1e-4
+    assert shift.detach().numpy() == pytest.approx(expected, abs=1e-5)
+    kept = held_out.read(tmp_path / "moved", given.validation, recipe.prefix)
+    assert not np.array_equal(kept, logits)
 
 
 def test_what_cannot_be_refitted_is_one_line(work: Work, tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def test_svm_that_does_not_fit_is_refused_in_a_line(
     make_svm(work, tmp_path / "labels", "fewer")
     make_svm(work, tmp_path / "fields", fields={"title": 90})
     make_svm(work, tmp_path / "held", validation="others")
-    assert "refit both on validation or neither" in refusal(work, out, linear=tmp_path / "refit")
+    assert "fitted on validation in the end" in refusal(work, out, linear=tmp_path / "refit")
     assert "another training set" in refusal(work, out, linear=tmp_path / "others")
     assert "its 2 labels are not those of" in refusal(work, out, linear=tmp_path / "labels")
     fields = "title: 200, brand: 40, category_path: 100, description: 160"

@@ -50,5 +50,6 @@ async def test_dead_letter_without_an_answer_is_a_named_outage_and_is_given_up_w
             assert outages.services == []
     finally:
         await asyncio.gather(asyncio.wait_for(producer.stop(), 1), return_exceptions=True)
+        await producer.client.close()  # what was sent last keeps it from stopping by itself
         wire.close()
         network.close()

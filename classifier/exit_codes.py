@@ -9,7 +9,7 @@ STOPPED: Final = 0
 FAULT: Final = 1
 """Something failed, or is missing; the log or standard error says what."""
 BAD_SETTINGS: Final = 2
-"""A setting, an argument or the address is wrong."""
+"""A setting, an argument or the address is wrong, or a package is not installed."""
 BAD_MODEL: Final = 3
 """The model cannot be served."""
 NO_DEVICE: Final = 4

@@ -14,7 +14,8 @@ from classifier.exit_codes import BAD_MODEL
 class EngineError(Exception):
     """The engine cannot be used here; the message is one line that says what to do.
 
-    `code` is what a process that cannot go on without it ends with, of exit_codes.
+    `code` is what a process that cannot go on without it ends with, of exit_codes: BAD_MODEL only
+    where the model is at fault, since the gate refuses it for that.
     """
 
     def __init__(self, message: str, code: int = BAD_MODEL) -> None:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from classifier.artifact import Artifact, ArtifactError
 from classifier.engines import EngineError
+from classifier.exit_codes import BAD_SETTINGS
 from classifier.ngrams import VOCABULARY, read_vocabulary
 
 try:
@@ -35,7 +36,8 @@ try:
     from classifier.tfidf import weigh
 except ImportError as error:
     raise EngineError(
-        f"the linear engine needs {error.name}: pip install 'offer-classifier[linear]'"
+        f"the linear engine needs {error.name}: pip install 'offer-classifier[linear]'",
+        code=BAD_SETTINGS,
     ) from error
 
 MODEL_FILE = "model.safetensors"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from classifier.artifact import Artifact
 from classifier.engines import EngineError
 from classifier.engines.buckets import Bucket, Run, read_buckets, route
-from classifier.exit_codes import DEVICE_TAKEN, NO_DEVICE, WRONG_RUNTIME
+from classifier.exit_codes import BAD_SETTINGS, DEVICE_TAKEN, NO_DEVICE, WRONG_RUNTIME
 
 VISIBLE_CORES: Final = "NEURON_RT_VISIBLE_CORES"
 NUM_CORES: Final = "NEURON_RT_NUM_CORES"
@@ -31,6 +31,7 @@ _PACKAGES: Final = {"neuron-inf1": "torch_neuron"}
 """What must be imported before a graph is loaded; torch_neuronx for any other target."""
 
 _COMPILERS: Final = {"neuron-inf1": "neuron-cc"}
+"""What the manifest calls the compiler; neuronx-cc for any other target."""
 
 
 class NeuronEngine:
@@ -130,7 +131,9 @@ def pin_core(slot: int) -> int:
     try:
         cores = _cores(given) if given.strip() else None
     except ValueError:
-        raise EngineError(f"{VISIBLE_CORES} is {given!r}; it must be like 0, 0-3 or 0,2") from None
+        raise EngineError(
+            f"{VISIBLE_CORES} is {given!r}; it must be like 0, 0-3 or 0,2", code=BAD_SETTINGS
+        ) from None
     if cores is not None and slot >= len(cores):
         raise EngineError(
             f"{VISIBLE_CORES} is {given}, {len(cores)} in all, and this is worker {slot + 1}:"
@@ -155,7 +158,8 @@ def _cores(text: str) -> list[int]:
 def check_versions(artifact: Artifact, runtime: str | None) -> None:
     """Refuses what a compiler of another major version than the runtime's made.
 
-    `runtime` is None where it cannot be asked; it then checks for itself when a graph is loaded.
+    `runtime` is None where it cannot be asked; it then checks for itself when a graph is loaded. So
+    it does on Inf1, whose compiler never left major version 1 and is run by runtime 2.
     Raises EngineError.
     """
     manifest = artifact.manifest
@@ -163,7 +167,9 @@ def check_versions(artifact: Artifact, runtime: str | None) -> None:
     compiler = manifest.versions.get(name)
     if compiler is None:
         raise EngineError(f"artefact {manifest.id} does not say which {name} compiled it")
-    if runtime is not None and _major(runtime) != _major(compiler):
+    if manifest.target == "neuron-inf1" or runtime is None:
+        return
+    if _major(runtime) != _major(compiler):
         raise _wrong_runtime(artifact, f"{name} {compiler}, and the runtime here is {runtime}")
 
 
@@ -208,7 +214,8 @@ def _import(package: str) -> Any:
         import torch
     except ImportError as error:
         raise EngineError(
-            f"the Neuron engine needs {error.name}: see the constraint file in constraints/"
+            f"the Neuron engine needs {error.name}: see the constraint file in constraints/",
+            code=BAD_SETTINGS,
         ) from error
     return torch
 

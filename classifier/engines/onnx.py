@@ -8,12 +8,14 @@ from numpy.typing import NDArray
 from classifier import cpu
 from classifier.artifact import Artifact
 from classifier.engines import EngineError
+from classifier.exit_codes import BAD_SETTINGS, NO_DEVICE
 
 try:
     import onnxruntime
 except ImportError as error:
     raise EngineError(
-        "the ONNX engine needs onnxruntime: pip install 'offer-classifier[onnx]'"
+        "the ONNX engine needs onnxruntime: pip install 'offer-classifier[onnx]'",
+        code=BAD_SETTINGS,
     ) from error
 
 MODEL_FILE = "model.onnx"
@@ -57,7 +59,8 @@ class OnnxEngine:
         if noted.get(WEIGHT_BITS) == "8" and not cpu.has_vnni():
             raise EngineError(
                 f"artefact {artifact.manifest.id} has weights of 8 bits, whose sums saturate on a"
-                " CPU without VNNI, as this one: compile it with --weight-bits 7, or in fp32"
+                " CPU without VNNI, as this one: compile it with --weight-bits 7, or in fp32",
+                code=NO_DEVICE,
             )
         self._feeds: dict[str, type[np.int32 | np.int64]] = {}
         for graph_input in self._session.get_inputs():

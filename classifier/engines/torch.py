@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from classifier.artifact import Artifact
 from classifier.engines import EngineError
+from classifier.exit_codes import BAD_SETTINGS, NO_DEVICE
 
 try:
     import torch
@@ -17,7 +18,8 @@ try:
     from classifier.encoder import OfferEncoder
 except ImportError as error:
     raise EngineError(
-        f"the PyTorch engine needs {error.name}: pip install 'offer-classifier[torch]'"
+        f"the PyTorch engine needs {error.name}: pip install 'offer-classifier[torch]'",
+        code=BAD_SETTINGS,
     ) from error
 
 
@@ -37,9 +39,10 @@ class TorchEngine:
     not, which is the closer to the checkpoint. The mean and the head are always fp32: they cost
     next to nothing, and the logits are what rounding would show in.
 
-    On CUDA the model is compiled by torch.compile, once for all shapes, while the golden questions
-    are asked; on a CPU that would cost a C++ compiler and gain little. `backend` is torch.compile's
-    ("" for none), in place of the device's own.
+    On CUDA the model is compiled by torch.compile before the first call: one program for a single
+    row, which torch.compile always makes apart, and one for all other sizes. On a CPU that would
+    cost a C++ compiler and gain little. `backend` is torch.compile's ("" for none), in place of the
+    device's own.
     """
 
     def __init__(
@@ -47,12 +50,14 @@ class TorchEngine:
     ) -> None:
         if device == "cuda" and not torch.cuda.is_available():
             raise EngineError(
-                f"artefact {artifact.manifest.id} is for CUDA, and PyTorch finds no CUDA device"
+                f"artefact {artifact.manifest.id} is for CUDA, and PyTorch finds no CUDA device",
+                code=NO_DEVICE,
             )
         self._device = torch.device(device)
         self.precision = "fp32"
         if artifact.manifest.precision == "bf16" and _has_bf16(self._device):
             self.precision = "bf16"
+        self._labels = len(artifact.labels)
         if device == "cpu":
             torch.set_num_threads(threads)
         try:
@@ -61,10 +66,10 @@ class TorchEngine:
                 model.encoder.bfloat16()
             self._model = model.to(self._device)
             self._call = _compiled(self._model, _BACKEND[device] if backend is None else backend)
+            if self._call is not self._model:
+                self._warm(artifact.manifest.pad_multiple)
         except (OSError, ValueError, RuntimeError) as error:
-            first = str(error).partition("\n")[0]
-            raise EngineError(f"PyTorch cannot load {artifact.path}: {first}") from error
-        self._labels = len(artifact.labels)
+            raise EngineError(f"PyTorch cannot load {artifact.path}: {_reason(error)}") from error
 
     def logits(self, ids: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[np.float32]:
         """See Engine."""
@@ -78,6 +83,11 @@ class TorchEngine:
             )
             return logits.float().cpu().numpy()
 
+    def _warm(self, length: int) -> None:
+        """Compiles what any later call needs: for one row, and for more. `length` is of tokens."""
+        for rows in (1, 2):
+            self.logits(np.zeros((rows, length), np.int32), np.full(rows, length, np.int32))
+
     def close(self) -> None:
         """See Engine."""
         del self._model, self._call
@@ -86,13 +96,19 @@ class TorchEngine:
 
 
 def _compiled(model: OfferEncoder, backend: Backend) -> Forward:
-    """The model's call. Every batch and length has one program, for sizes as they come: a program
-    for each would be compiled, for seconds, whenever traffic brings another.
+    """The model's call. Batch and length are sizes as they come: a program for each would be
+    compiled, for seconds, whenever traffic brings another.
     """
     if not backend:
         return model
     compiled: Forward = torch.compile(model, dynamic=True, backend=backend)
     return compiled
+
+
+def _reason(error: Exception) -> str:
+    """Its first line; and the next, where the first only says whose error it is."""
+    first, _, rest = str(error).partition("\n")
+    return f"{first} {rest.partition(chr(10))[0]}" if first.endswith(":") else first
 
 
 def _has_bf16(device: torch.device) -> bool:

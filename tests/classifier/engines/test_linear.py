@@ -18,6 +18,7 @@ from classifier import artifact
 from classifier.artifact import Artifact, ArtifactError, Description, Golden, Label
 from classifier.engines import EngineError, load_engine
 from classifier.engines.linear import LinearEngine
+from classifier.exit_codes import BAD_SETTINGS
 from classifier.model import Model, ModelError
 from classifier.ngrams import A_PIECE, Grams, Ngrams, Vocabulary
 from classifier.text import TextRecipe
@@ -214,7 +215,8 @@ def test_missing_package_is_named_with_what_to_install(
     for name in ("classifier.engines.linear", "classifier.tfidf", "classifier.tensors"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(EngineError, match=r"pip install 'offer-classifier\[linear\]'"):
+    with pytest.raises(EngineError, match=r"pip install 'offer-classifier\[linear\]'") as refused:
         load_engine(found, 1)
+    assert refused.value.code == BAD_SETTINGS
     with pytest.raises(EngineError, match=package.partition(".")[0]):
         importlib.import_module("classifier.engines.linear")

@@ -23,7 +23,7 @@ from classifier import artifact
 from classifier.artifact import Artifact, ArtifactError, Description
 from classifier.engines import EngineError, load_engine
 from classifier.engines.neuron import check_versions, pin_core, runtime_version
-from classifier.exit_codes import BAD_MODEL, DEVICE_TAKEN, NO_DEVICE, WRONG_RUNTIME
+from classifier.exit_codes import BAD_MODEL, BAD_SETTINGS, DEVICE_TAKEN, NO_DEVICE, WRONG_RUNTIME
 from classifier.model import Model
 from classifier.tokens import pad
 from tests.classifier import toy
@@ -221,6 +221,14 @@ def test_another_compilers_artefact_is_refused_by_its_manifest(tmp_path: Path) -
         check_versions(publish(tmp_path / "unknown", versions={}), "2.34.10.0")
 
 
+def test_the_runtime_judges_by_itself_what_the_compiler_of_inf1_made(tmp_path: Path) -> None:
+    made = publish(tmp_path, target="neuron-inf1", versions={"neuron-cc": "1.24.0.0"})
+    check_versions(made, "2.33.10.0")
+    (tmp_path / "unknown").mkdir()
+    with pytest.raises(EngineError, match="does not say which neuron-cc compiled it"):
+        check_versions(publish(tmp_path / "unknown", target="neuron-inf1"), "2.33.10.0")
+
+
 def test_the_runtime_is_asked_for_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     class Library:
         @staticmethod
@@ -241,14 +249,14 @@ def test_without_its_package_one_line_says_what_is_missing(
     made = publish(tmp_path)
     monkeypatch.setitem(sys.modules, "torch_neuronx", None)
     refused = refusal(made)
-    assert refused.code == BAD_MODEL
+    assert refused.code == BAD_SETTINGS
     assert "the Neuron engine needs torch_neuronx" in str(refused)
 
 
 def test_a_graph_with_other_labels_is_refused_before_it_serves(tmp_path: Path) -> None:
-    assert "model.4x4.pt gives [4, 2] for 4 texts and 3 labels" in str(
-        refusal(publish(tmp_path, labels=2))
-    )
+    refused = refusal(publish(tmp_path, labels=2))
+    assert refused.code == BAD_MODEL
+    assert "model.4x4.pt gives [4, 2] for 4 texts and 3 labels" in str(refused)
 
 
 def test_a_graph_of_another_shape_than_listed_is_refused_before_it_serves(tmp_path: Path) -> None:
@@ -321,7 +329,7 @@ def test_each_worker_has_one_core(
     ("visible", "message", "code"),
     [
         ("2-3", "NEURON_RT_VISIBLE_CORES is 2-3, 2 in all, and this is worker 3", NO_DEVICE),
-        ("two", "NEURON_RT_VISIBLE_CORES is 'two'; it must be like 0, 0-3 or 0,2", BAD_MODEL),
+        ("two", "NEURON_RT_VISIBLE_CORES is 'two'; it must be like 0, 0-3 or 0,2", BAD_SETTINGS),
     ],
 )
 def test_a_worker_without_a_core_is_refused(

@@ -15,6 +15,7 @@ from onnx import TensorProto
 from classifier.artifact import Artifact
 from classifier.engines import EngineError, load_engine
 from classifier.engines.onnx import OnnxEngine
+from classifier.exit_codes import BAD_SETTINGS
 from classifier.tokens import pad
 from tests.classifier import toy
 
@@ -104,8 +105,9 @@ def test_missing_package_is_named_with_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     monkeypatch.delitem(sys.modules, "classifier.engines.onnx")
-    with pytest.raises(EngineError, match=r"pip install 'offer-classifier\[onnx\]'"):
+    with pytest.raises(EngineError, match=r"pip install 'offer-classifier\[onnx\]'") as refused:
         load_engine(toy.publish(tmp_path), 1)
+    assert refused.value.code == BAD_SETTINGS
     with pytest.raises(EngineError, match="onnxruntime"):
         importlib.import_module("classifier.engines.onnx")
 

@@ -16,6 +16,7 @@ from torch._dynamo.testing import CompileCounter
 from classifier.artifact import Artifact
 from classifier.engines import EngineError, load_engine
 from classifier.engines.torch import TorchEngine
+from classifier.exit_codes import BAD_SETTINGS, NO_DEVICE
 from classifier.model import Model
 from classifier.precision import LOGIT_BOUND
 from classifier.tokens import Tokeniser, pad
@@ -73,13 +74,24 @@ def test_compiled_model_answers_as_the_plain_one_whatever_the_shape(made: Made) 
     plain = TorchEngine(artifact, threads=1, device="cpu", backend="")
     compiled = TorchEngine(artifact, threads=1, device="cpu", backend=programs)
     assert compiled.precision == "bf16"
+    # One for a single row and one for all that are more, made before anything is asked.
+    assert programs.frame_count == 2
     for size, length in ((1, 32), (2, 32), (7, 24), (16, 8), (5, 32), (33, 16), (1, 8), (3, 32)):
         padded = pad([row[:length] for row in rows[:size]], length, tokeniser.pad_id)
         np.testing.assert_array_equal(compiled.logits(*padded), plain.logits(*padded))
-    # One for a single row and one for all that are more.
-    assert programs.frame_count <= 3
+    assert programs.frame_count == 2
     plain.close()
     compiled.close()
+
+
+def test_model_that_cannot_be_compiled_is_one_line_before_it_serves(made: Made) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no working compiler\nwith much beside")
+
+    torch._dynamo.reset()
+    with pytest.raises(EngineError, match="no working compiler") as caught:
+        TorchEngine(made("torch-cuda"), threads=1, device="cpu", backend=fails)
+    assert "\n" not in str(caught.value)
 
 
 def test_no_rows_give_no_logits(made: Made) -> None:
@@ -108,6 +120,7 @@ def test_missing_device_is_one_line(made: Made) -> None:
     with pytest.raises(EngineError, match="finds no CUDA device") as caught:
         load_engine(made("torch-cuda"), threads=1)
     assert "\n" not in str(caught.value)
+    assert caught.value.code == NO_DEVICE
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -120,9 +133,9 @@ def test_missing_torch_is_one_line_that_names_the_extra() -> None:
         "import sys; sys.modules['torch'] = None\n"
         "from classifier.engines import EngineError\n"
         "try:\n    import classifier.engines.torch\n"
-        "except EngineError as error:\n    print(error)\n"
+        "except EngineError as error:\n    print(error.code, error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == (
-        "the PyTorch engine needs torch: pip install 'offer-classifier[torch]'"
+        f"{BAD_SETTINGS} the PyTorch engine needs torch: pip install 'offer-classifier[torch]'"
     )

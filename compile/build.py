@@ -20,7 +20,7 @@ from classifier.encoder import OfferEncoder
 from classifier.engines import Engine, EngineError, load_engine
 from classifier.exit_codes import NO_DEVICE
 from classifier.model import Model, ModelError, wide_part
-from compile import neuron, offers, onnx, quantise
+from compile import neuron, offers
 from compile.checkpoint import FILES, Checkpoint, CheckpointError
 from compile.choice import Asked, Weighed, median, offers_per_second, weigh
 from compile.offers import Labelled, OffersError
@@ -56,6 +56,13 @@ class Target(NamedTuple):
 
 REPORT = "report.json"
 
+_COMPUTES = {
+    "onnx-cpu": "onnxruntime on cpu",
+    "torch-cpu": "torch on cpu",
+    "torch-cuda": "torch on cuda",
+}
+"""What a report calls the engine of a target; a Neuron device by the target's own name."""
+
 ENCODER_FILES = ("config.json", "model.safetensors")
 """What becomes the target's own form; all else is copied as it is."""
 
@@ -68,6 +75,8 @@ def _copy_weights(checkpoint: Checkpoint, directory: Path) -> Mapping[str, Any]:
 
 
 def _export_onnx(checkpoint: Checkpoint, directory: Path) -> Mapping[str, Any]:
+    from compile import onnx
+
     return {"fused": onnx.export(checkpoint, directory)}
 
 
@@ -106,11 +115,17 @@ def build(
         return _build(Checkpoint.load(checkpoint_path), target, staging, out, threads, wanted)
     except (
         CheckpointError, ArtifactError, EngineError, ModelError, VerificationError, OffersError,
-        onnx.ExportError, neuron.NeuronError,
+        neuron.NeuronError,
     ) as error:  # fmt: skip
         raise CompileError(str(error)) from error
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _missing(error: ModuleNotFoundError) -> CompileError:
+    return CompileError(f"compiling needs {error.name}: pip install 'offer-classifier[compile]'")
 
 
 def _check_wanted(target: str, wanted: Wanted) -> None:
@@ -120,7 +135,9 @@ def _check_wanted(target: str, wanted: Wanted) -> None:
         raise CompileError(f"target {target} takes every length: --traffic is for Neuron's alone")
     if wanted.precision is None:
         return
-    if "dynamic" in wanted.precision:
+    if "dynamic" in wanted.precision and target == "onnx-cpu":
+        from compile import quantise
+
         raise CompileError(f"{wanted.precision}: {quantise.DYNAMIC}")
     if wanted.precision not in choices:
         raise CompileError(
@@ -170,12 +187,13 @@ def _make(
 ) -> _Made:
     directory = staging / precision
     description, sealed, written = _seal(checkpoint, target, precision, write, directory)
-    # Verified is the very directory that gets published, with the very engine that will serve it.
+    # Verified is the very directory that gets published, by the engine that will serve it; for
+    # CUDA on a machine without, by that engine on the CPU, which the report says.
     verification: Verification | None = None
     try:
         verification = _compare(checkpoint, sealed, threads)
     except EngineError as error:
-        if error.code != NO_DEVICE:
+        if error.code != NO_DEVICE or target not in neuron.FAMILIES:
             raise
         # Neuron's graphs are compiled on any machine and run on their device alone. What nobody
         # verified no gate lets pass.
@@ -245,6 +263,8 @@ def _choose(
     Asked for by name, int8 must be as good as its bounds say, but may be slow: it may be meant for
     another CPU than this one. Raises CompileError and what `_make` raises where it is not.
     """
+    from compile import quantise
+
     assert wanted.calibration is not None
     known = checkpoint.description
     texts = offers.draw(wanted.calibration, known.text)
@@ -306,6 +326,8 @@ def _compare_exporters(
     checkpoint: Checkpoint, staging: Path, threads: int
 ) -> dict[str, dict[str, Any]]:
     """Seconds, fused attention and offers/s of both exporters' graphs, on the golden texts."""
+    from compile import onnx
+
     exporters = {"tracing": onnx.trace, "dynamo": onnx.dynamo}
     made: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
@@ -341,27 +363,31 @@ def verify_published(checkpoint_path: Path, path: Path, threads: int = 1) -> Ver
         return _compare(checkpoint, found, threads)
     except (CheckpointError, ArtifactError, EngineError, ModelError, VerificationError) as error:
         raise CompileError(str(error)) from error
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
 
 
 def _compare(checkpoint: Checkpoint, sealed: artifact.Artifact, threads: int) -> Verification:
-    """The artefact's answers against the checkpoint's, by the engine that will serve it."""
-    engine, wide = _engine(sealed, threads), wide_part(sealed)
+    """The artefact's answers against the checkpoint's, by the engine that `_engine` gives."""
+    (engine, verified_on), wide = _engine(sealed, threads), wide_part(sealed)
     with closing(Model(sealed, engine, 0, BATCH_TOKENS, alternatives=1, wide=wide)) as served:
-        verification = verify(checkpoint, sealed, engine, wide)
+        verification = verify(checkpoint, sealed, engine, wide, verified_on)
         served.check_golden()
     return verification
 
 
-def _engine(sealed: artifact.Artifact, threads: int) -> Engine:
-    """The engine that will serve it; without a GPU its arithmetic on the CPU stands in.
+def _engine(sealed: artifact.Artifact, threads: int) -> tuple[Engine, str]:
+    """The engine that will serve it, and what computes; without a GPU, PyTorch on the CPU and
+    uncompiled stands in for CUDA.
 
     The worker asks the golden questions on its own device before it serves in any case.
     """
-    if sealed.manifest.target == "torch-cuda" and not torch.cuda.is_available():
+    target = sealed.manifest.target
+    if target == "torch-cuda" and not torch.cuda.is_available():
         from classifier.engines.torch import TorchEngine
 
-        return TorchEngine(sealed, threads, device="cpu")
-    return load_engine(sealed, threads)
+        return TorchEngine(sealed, threads, device="cpu"), "torch on cpu, not compiled"
+    return load_engine(sealed, threads), _COMPUTES.get(target, target)
 
 
 def _check_positions(checkpoint: Checkpoint) -> None:

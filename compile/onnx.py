@@ -18,7 +18,7 @@ import onnx
 import torch
 
 from classifier.encoder import OfferEncoder
-from compile.checkpoint import Checkpoint
+from compile.checkpoint import Checkpoint, CheckpointError
 
 FILE = "model.onnx"
 OPSET = 17
@@ -45,7 +45,7 @@ NEIGHBOURS = "it scales activations over the whole batch, so neighbours move eac
 """What is wrong with dynamic quantisation."""
 
 
-class ExportError(Exception):
+class ExportError(CheckpointError):
     """The checkpoint cannot be made an ONNX file. The message is one line."""
 
 

@@ -71,6 +71,7 @@ class Verification(msgspec.Struct, frozen=True):
     same_winner: float  # share of texts, ties counted as they fell
     by_length: dict[str, Reached]  # by the number of tokens, padded to the artefact's multiple
     by_language: dict[str, Reached]  # of the golden texts, where those say theirs
+    verified_on: str = ""  # what computed the artefact's answers; "" where nobody said
 
 
 def reference_logits(model: OfferEncoder, rows: Sequence[Sequence[int]]) -> Logits:
@@ -143,7 +144,11 @@ def probes(rows: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
 
 
 def verify(
-    checkpoint: Checkpoint, artifact: Artifact, engine: Engine, wide: Wide | None = None
+    checkpoint: Checkpoint,
+    artifact: Artifact,
+    engine: Engine,
+    wide: Wide | None = None,
+    verified_on: str = "",
 ) -> Verification:
     """Compare the artefact's encoder, as its engine computes it, with the checkpoint's.
 
@@ -214,6 +219,7 @@ def verify(
         same_winner=float(same.mean()),
         by_length=_reached(padded, difference, same),
         by_language=_reached(languages, difference, same),
+        verified_on=verified_on,
     )
 
 
@@ -295,15 +301,16 @@ def _check_settings(name: str, checkpoint: Checkpoint, artifact: Artifact) -> No
 
 
 def _check_languages(name: str, checkpoint: Checkpoint) -> None:
-    """Of each language that validation had, a golden text; where golden texts say theirs."""
+    """Of each language that validation had, a golden text that says so."""
     asked = {question.language for question in checkpoint.golden if question.language}
     validation = checkpoint.description.report.get("validation")
     figures = validation.get("by_language") if isinstance(validation, dict) else None
     had = set(figures or ()) - {"unknown"}
-    if asked and had - asked:
+    if had - asked:
         raise VerificationError(
             f"{name}: no golden text of the checkpoint is in {', '.join(sorted(had - asked))},"
             " which its validation set has"
+            + ("" if asked else ": none says its language, so train it anew")
         )
 
 

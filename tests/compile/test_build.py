@@ -11,13 +11,18 @@ import torch
 
 from classifier.artifact import Artifact
 from classifier.encoder import Attention, OfferEncoder
-from compile.build import CompileError, build
+from compile import choice
+from compile.build import CompileError, Wanted, build
 from compile.checkpoint import Checkpoint
 
 
 @pytest.fixture(scope="module")
 def checkpoint(artifact: Path) -> Checkpoint:
     return Checkpoint.load(artifact.parent / "checkpoint")
+
+
+def report(artifact: Path) -> Any:
+    return json.loads((artifact / "report.json").read_text())["compile"]
 
 
 def test_artefact_says_where_it_comes_from(artifact: Path, checkpoint: Checkpoint) -> None:
@@ -51,6 +56,25 @@ def test_one_checkpoint_makes_an_artefact_for_each_target(
     assert all(artifact.golden == checkpoint.golden for artifact in made.values())
     assert [artifact.manifest.precision for artifact in made.values()] == ["fp32", "fp32", "bf16"]
     assert len(list(tmp_path.iterdir())) == 3  # and no staging directory
+    cuda = "torch on cuda" if torch.cuda.is_available() else "torch on cpu, not compiled"
+    said = {name: report(each.path)["verification"]["verified_on"] for name, each in made.items()}
+    assert said == {
+        "onnx-cpu": "onnxruntime on cpu", "torch-cpu": "torch on cpu", "torch-cuda": cuda,
+    }  # fmt: skip
+
+
+def test_both_exporters_are_measured_where_it_is_asked_for(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "ROUND_SECONDS", 0.02)
+    made = build(checkpoint.path, "onnx-cpu", tmp_path, wanted=Wanted(compare_exporters=True))
+    said = report(made)["exporters"]
+    assert set(said) == {"tracing", "dynamo"}
+    for exporter in said.values():
+        assert exporter["seconds"] > 0
+        assert exporter["offers_per_second"] > 0
+    assert said["tracing"]["fused"]["Attention"] == 2
+    assert said["dynamo"]["fused"].get("Attention", 0) == 0
 
 
 def test_export_in_training_mode_is_never_published(

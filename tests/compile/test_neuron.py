@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import types
 import warnings
@@ -24,8 +26,10 @@ from compile.buckets import Shape
 from compile.build import CompileError, Wanted, build
 from compile.checkpoint import Checkpoint
 from compile.verify import VerificationError, verify
-from tests.neuron import machine
+from tests.neuron import environment, machine
 from training.tiny import tiny_offers
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +81,7 @@ def test_artefact_holds_a_graph_for_each_bucket_and_says_what_made_it(
 
 def test_verification_asks_every_bucket_at_every_length(built: Artifact) -> None:
     said = report(built)["verification"]
+    assert said["verified_on"] == "neuron-inf2"
     assert said["lengths"] == built.manifest.max_tokens
     assert said["top1_agreement"] == 1
     # Products of rounded operands: off by more than sums in another order, by less than the bound.
@@ -189,6 +194,31 @@ def test_without_its_package_one_line_says_what_is_missing(
     ) as caught:
         build(checkpoint.path, target, tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_no_onnx_is_needed(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """The vendor's compiler has an environment of its own; what others need, one line names."""
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "sys.modules.update(onnx=None, onnxruntime=None)\n"
+        "from compile.build import CompileError, build\n"
+        "original, out = Path(sys.argv[1]), Path(sys.argv[2])\n"
+        "print((build(original, 'neuron-inf2', out) / 'buckets.json').exists())\n"
+        "try:\n    build(original, 'onnx-cpu', out)\n"
+        "except CompileError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(checkpoint.path), str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | environment(tmp_path),
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        "True", "compiling needs onnx: pip install 'offer-classifier[compile]'",
+    ]  # fmt: skip
 
 
 def test_inf1_is_asked_by_its_own_documents(

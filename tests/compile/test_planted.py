@@ -278,3 +278,10 @@ def test_golden_questions_must_have_every_language(checkpoint: Checkpoint, artif
     with pytest.raises(VerificationError, match="no golden text of the checkpoint is in fr"):
         _check_languages("artefact", less)
     _check_languages("artefact", checkpoint)
+    # Checkpoints of before the golden texts said theirs.
+    silent = tuple(msgspec.structs.replace(each, language="") for each in checkpoint.golden)
+    old = Checkpoint(
+        checkpoint.path, checkpoint.hash, checkpoint.description, checkpoint.labels, silent
+    )
+    with pytest.raises(VerificationError, match="none says its language, so train it anew"):
+        _check_languages("artefact", old)

@@ -19,6 +19,7 @@ from classifier import cpu
 from classifier.artifact import Artifact
 from classifier.batching import plan
 from classifier.engines import EngineError, load_engine
+from classifier.exit_codes import NO_DEVICE
 from classifier.precision import NEIGHBOUR_BOUND
 from classifier.tokens import Tokeniser
 from compile import choice, quantise
@@ -146,7 +147,7 @@ def test_graph_that_was_quantised_dynamically_is_refused(artifact: Path, tmp_pat
 
 
 def test_weights_have_7_bits_where_sums_of_8_saturate(
-    checkpoint: Checkpoint, tmp_path: Path, int8: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [question.text for question in checkpoint.golden]
     reduced = exported(checkpoint, texts, tmp_path / "7", 7)
@@ -156,13 +157,29 @@ def test_weights_have_7_bits_where_sums_of_8_saturate(
     for there, bits in ((True, 8), (False, 7)):
         monkeypatch.setattr(quantise, "has_vnni", lambda there=there: there)
         assert quantise.weight_bits() == bits
-    # An artefact with 8 bits is not served where they saturate, rather than served wrong.
-    made = Artifact.load(int8)
+
+
+def test_weights_of_8_bits_are_refused_where_their_sums_saturate(
+    checkpoint: Checkpoint, tmp_path: Path, offers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "LEAST_SPEEDUP", 0)
+    monkeypatch.setattr(cpu, "has_vnni", lambda: True)
+    wanted = Wanted("auto", offers, weight_bits=8)
+    made = Artifact.load(build(checkpoint.path, "onnx-cpu", tmp_path, wanted=wanted))
+    said = json.loads((made.path / "report.json").read_text())["compile"]["precision"]
+    assert said["chosen"] == made.manifest.precision == "int8"
+    assert "times as fast as fp32 on this CPU" in said["why"]
     monkeypatch.setattr(cpu, "has_vnni", lambda: False)
-    noted = onnx.load(str(int8 / "model.onnx")).metadata_props
-    if "8" in {each.value for each in noted if each.key == "weight_bits"}:
-        with pytest.raises(EngineError, match="compile it with --weight-bits 7"):
-            load_engine(made, 1)
+    with pytest.raises(EngineError, match="compile it with --weight-bits 7") as refused:
+        load_engine(made, 1)
+    assert refused.value.code == NO_DEVICE  # of the machine, not of the model
+    # Nor is it made here: not under its name, and auto takes what can be served.
+    with pytest.raises(CompileError, match="compile it with --weight-bits 7"):
+        build(checkpoint.path, "onnx-cpu", tmp_path, wanted=wanted._replace(precision="int8"))
+    other = Artifact.load(build(checkpoint.path, "onnx-cpu", tmp_path, wanted=wanted))
+    said = json.loads((other.path / "report.json").read_text())["compile"]["precision"]
+    assert said["chosen"] == other.manifest.precision == "fp32"
+    assert "sums saturate" in said["why"]
 
 
 def test_auto_serves_what_was_measured_to_be_better(

@@ -24,7 +24,7 @@ PLAN = Plan(
 )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(480)
 async def test_nothing_is_lost_and_nothing_stale_wins(artifact: Path, tmp_path: Path) -> None:
     if SERVERS:
         pytest.skip("the servers in the environment are not killed")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier.artifact import Artifact
-from classifier.precision import LEAST_AGREEMENT, LOGIT_BOUND, NEIGHBOUR_BOUND
+from classifier.precision import LOGIT_BOUND, NEIGHBOUR_BOUND
 from classifier.record import Reason
 from compile.prices import Prices
 from training import slices
@@ -28,6 +28,8 @@ from training.verdict import Check
 
 NAMED = 5
 """Categories that a reason names at most."""
+
+CERTAIN = "precision when certain"
 
 
 class Contender(NamedTuple):
@@ -124,13 +126,14 @@ def of_throughput(
         )
     else:
         instance, workers = prices.instance(name, target)
-        cost = instance.million(_rate(found, target), workers)
+        rate, per = _rates(target, found)
+        cost = instance.million(rate[0], workers)
         yield Check(
             name="cost",
             passed=cost <= parameters.most_cost,
             says=f"a million offers cost {cost:.3g} {prices.currency} on {name} with {workers}"
-            f" workers ({prices.date}), by {_rate(found, target):,.0f} offers"
-            f" {_per(found, target)}; at most {parameters.most_cost:g}",
+            f" workers ({prices.date}), by {rate[0]:,.0f} offers {per} as measured on"
+            f" {found.machine}; at most {parameters.most_cost:g}",
             figure=cost,
             bound=parameters.most_cost,
         )
@@ -145,7 +148,7 @@ def of_throughput(
         bound=parameters.most_memory,
     )
     if champion is not None and champion.road == own.road:
-        yield from _against(found, champion.throughput, target, parameters)
+        yield from _against(found, champion, parameters)
 
 
 def _parity(artifact: Artifact) -> Check:
@@ -166,6 +169,13 @@ def _parity(artifact: Artifact) -> Check:
             name=name, passed=False, says=f"its report.json tells of no verification: {error}"
         )
     found = report.compile.verification
+    if found is None:
+        return Check(
+            name=name,
+            passed=False,
+            says=f"nobody verified it: {report.compile.unverified or 'its report says no reason'};"
+            " compile it on a machine that has the device",
+        )
     files = {file: each for file, each in manifest.files.items() if file != "report.json"}
     bound = LOGIT_BOUND[manifest.precision]
     figures: dict[str, Any] = {"name": name, "figure": found.largest_difference, "bound": bound}
@@ -188,19 +198,20 @@ def _parity(artifact: Artifact) -> Check:
             f" {manifest.target} in {manifest.precision}",
         )
     neighbours = NEIGHBOUR_BOUND[manifest.precision]
-    agreement = LEAST_AGREEMENT.get(manifest.precision, 1.0)
+    same = ""
+    if found.same_winner is not None:
+        same = f"; {found.same_winner:.2%} have the very same winner"
+        same += ", the others are ties within the bound" if found.same_winner < 1 else ""
     return Check(
         **figures,
         # So written that NaN does not pass.
         passed=found.texts > 0
         and found.largest_difference <= bound
-        and found.largest_neighbour_difference <= neighbours
-        and found.top1_agreement >= agreement,
+        and found.largest_neighbour_difference <= neighbours,
         says=f"on {found.texts} texts of {found.lengths} lengths its logits differ from the"
         f" checkpoint's by {found.largest_difference:.2g}, at most {bound:g}, and by"
         f" {found.largest_neighbour_difference:.2g} with other neighbours, at most"
-        f" {neighbours:g}; {found.top1_agreement:.2%} have the same winner, at least"
-        f" {agreement:.2%}",
+        f" {neighbours:g}{same}",
     )
 
 
@@ -212,13 +223,14 @@ class _Verification(msgspec.Struct, frozen=True):
     precision: str
     largest_difference: float
     largest_neighbour_difference: float
-    top1_agreement: float
+    same_winner: float | None = None  # share of texts; not in the reports of older versions
 
 
 class _Compiled(msgspec.Struct, frozen=True):
     target: str
-    verification: _Verification
+    verification: _Verification | None  # None: compiled where its device is not
     sha256: dict[str, str]
+    unverified: str = ""  # why there is none
 
 
 class _Report(msgspec.Struct, frozen=True):
@@ -278,7 +290,9 @@ def _accuracy(
     yield Check(
         name="least accuracy",
         passed=(accuracy.own or 0.0) >= parameters.least_accuracy,
-        says=f"{accuracy.own or 0.0:.2%} of the answers are right; at least"
+        says="no answer counted"
+        if accuracy.own is None
+        else f"{accuracy.own:.2%} of the answers are right; at least"
         f" {parameters.least_accuracy:.2%} whatever the champion",
         figure=accuracy.own,
         bound=parameters.least_accuracy,
@@ -299,6 +313,23 @@ def _fall(
     Both the exact McNemar test, where it can be had, and the paired bootstrap of whole clusters
     must say so: the one holds for few offers, the other where offers resemble each other.
     """
+    nothing = "no answer counted" if name != CERTAIN else "no answer was certain"
+    if found.own is None:
+        return Check(
+            name=name,
+            passed=False,
+            says=f"{nothing}, so that there is no such figure",
+            champion=found.other,
+            bound=bound,
+        )
+    if found.other is None:
+        return Check(
+            name=name,
+            passed=True,
+            says=f"{found.own:.2%}; of the champion's {nothing}, so there is none to fall from",
+            figure=found.own,
+            bound=bound,
+        )
     change = found.difference
     fell = -(change.value or 0.0) > bound
     noise = (p_value is not None and p_value >= significance) or (
@@ -310,7 +341,7 @@ def _fall(
     return Check(
         name=name,
         passed=not fell or noise,
-        says=f"{found.own or 0.0:.2%}, the champion {found.other or 0.0:.2%}: "
+        says=f"{found.own:.2%}, the champion {found.other:.2%}: "
         f"{change.value or 0.0:+.2%}{interval}{tested}{said}; a fall by more than {bound:.2%} is"
         " refused unless noise explains it",
         figure=found.own,
@@ -391,7 +422,7 @@ def _certainty(
     if champion is not None:
         # Else whoever is certain of everything would pass the check above best.
         yield _fall(
-            "precision when certain",
+            CERTAIN,
             figures["precision"],
             parameters.precision_fall,
             parameters.significance,
@@ -432,36 +463,37 @@ def _uncertain(given: Predictions) -> float | None:
     return float(np.average(~given.certain[answered], weights=weights[answered]))
 
 
-def _rate(found: Throughput, target: str) -> float:
-    """What tells how fast a worker is: see GateParameters.throughput_share."""
-    if target.endswith("-cpu") and found.offers_per_cpu_second is not None:
-        return found.offers_per_cpu_second
-    return found.offers_per_second
+def _rates(target: str, *measured: Throughput) -> tuple[list[float], str]:
+    """How fast each worker is and by which seconds, the same for all: see
+    GateParameters.throughput_share.
+    """
+    on_cpu = [each.offers_per_cpu_second for each in measured]
+    known = [rate for rate in on_cpu if rate is not None]
+    if target.endswith("-cpu") and len(known) == len(measured):
+        return known, "a processor second"
+    return [each.offers_per_second for each in measured], "a second"
 
 
-def _per(found: Throughput, target: str) -> str:
-    on_cpu = target.endswith("-cpu") and found.offers_per_cpu_second is not None
-    return "a processor second" if on_cpu else "a second"
-
-
-def _against(
-    found: Throughput, theirs: Throughput | None, target: str, parameters: GateParameters
-) -> Iterator[Check]:
-    name = "throughput beside the champion"
-    if theirs is None or (theirs.machine, theirs.workers) != (found.machine, found.workers):
+def _against(found: Throughput, champion: Contender, parameters: GateParameters) -> Iterator[Check]:
+    name, theirs = "throughput beside the champion", champion.throughput
+    asked = len(champion.predictions)
+    few = theirs is not None and 2 * theirs.offers < asked
+    if theirs is None or few or (theirs.machine, theirs.workers) != (found.machine, found.workers):
         where = "was not measured"
-        if theirs is not None:
+        if theirs is not None and few:
+            where = f"was measured on {theirs.offers:,} of {asked:,} offers only"
+        elif theirs is not None:
             where = f"was measured on {theirs.machine} with {theirs.workers} workers, and"
             where += f" this one's on {found.machine} with {found.workers}"
         yield Check(
             name=name, passed=False, says=f"the champion's {where}; answer the test set anew"
         )
         return
-    rate, other = _rate(found, target), _rate(theirs, target)
+    (rate, other), per = _rates(champion.artifact.manifest.target, found, theirs)
     yield Check(
         name=name,
         passed=rate >= parameters.throughput_share * other,
-        says=f"{rate:,.0f} offers {_per(found, target)}, the champion {other:,.0f}:"
+        says=f"{rate:,.0f} offers {per}, the champion {other:,.0f}:"
         f" {rate / other - 1:+.0%}; at least {parameters.throughput_share:.0%} of the champion's",
         figure=rate,
         champion=other,

@@ -465,7 +465,7 @@ def gate(
                 champion_answers=champion_answers,
             ),
         )
-        judged = verdict.read(out / verdict.VERDICT)
+        judged = verdict.finished(out)
         for line in stage.headline(judged):
             _say(line)
         if not judged.passed:
@@ -478,13 +478,16 @@ def verdicts(
         list[Path], typer.Argument(metavar="GATE...", help="Directories of `training gate`.")
     ],
 ) -> None:
-    """Say what the gate's verdicts were, and whether all passed: else the exit code is 10."""
+    """Say what the gate's verdicts were, and whether all passed: else the exit code is 10.
+
+    Where a gate's last run did not finish there is no verdict, and the exit code is 1.
+    """
     with _errors():
         from classifier.exit_codes import REFUSED
         from training import verdict
         from training.gate import headline
 
-        found = [verdict.read(directory / verdict.VERDICT) for directory in gates]
+        found = [verdict.finished(directory) for directory in gates]
         for directory, judged in zip(gates, found, strict=True):
             typer.echo(directory / verdict.PAGE)
             for line in headline(judged):

@@ -75,8 +75,7 @@ def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Reco
     inputs = {
         "model": artifact.manifest.id,
         **stage.hash_inputs({"offers": offers}),
-        "service": __version__,
-        "alternatives": str(load_settings().alternatives),
+        **conditions(),
     }
     run = Stage("endpoint", out, None, inputs, version=VERSION)
     if record := run.done():
@@ -134,6 +133,11 @@ def answer(model: Path, offers: Path, out: Path, console: Console) -> stage.Reco
         **speed,
     }
     return run.finish(summary, results)
+
+
+def conditions() -> dict[str, str]:
+    """Under which the service is asked, besides model and offers. Raises SettingsError."""
+    return {"service": __version__, "alternatives": str(load_settings().alternatives)}
 
 
 def _read(offers: Path) -> pa.Table:

@@ -34,7 +34,7 @@ from training.taxonomy import load as load_taxonomy
 from training.throughput import Throughput
 from training.verdict import Check, Verdict
 
-VERSION = 1
+VERSION = 2
 
 CONDITIONS = ("service", "alternatives")
 """Of the endpoint stage's inputs, besides model and offers: under which it was asked."""
@@ -76,6 +76,9 @@ def make(
     Raises StageError, ArtifactError, DemoError when nothing can be said of the candidate: something
     that is not the candidate's fault is in the way.
     """
+    if out.exists():
+        stage.claim(verdict.STAGE, out)
+        verdict.withdraw(out)
     own = Artifact.load(resolve(candidate))
     other = None if champion is None else Artifact.load(resolve(champion))
     files = {"offers": offers, "taxonomy": taxonomy, "prices": PRICES}
@@ -88,10 +91,13 @@ def make(
         "model": own.manifest.id,
         "champion": "" if other is None else other.manifest.id,
         "bootstrap": f"{evaluation.resamples}, {evaluation.confidence}, {evaluation.seed}",
+        **endpoint.conditions(),
     }
-    run = Stage("gate", out, parameters, inputs, version=VERSION)
+    run = Stage(verdict.STAGE, out, parameters, inputs, version=VERSION)
+    verdict.give_back(out)
     if record := run.done():
         return record
+    verdict.withdraw(out)
     run.begin()
     known = load_taxonomy(taxonomy)
     against = None

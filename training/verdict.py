@@ -6,6 +6,7 @@ what was judged, against what, on what. verdict.html says the same to people.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from jinja2 import Environment, StrictUndefined
 
 from classifier.artifact import MANIFEST, Artifact, ArtifactError, file_hash
 from classifier.whole_file import appearing
-from training.stage import StageError, write_json
+from training.stage import StageError, read_record, write_json
 from training.throughput import Throughput
 
 FORMAT = 1
+STAGE = "gate"
 VERDICT = "verdict.json"
 PAGE = "verdict.html"
 TEMPLATE = Path(__file__).with_name("verdict.html")
@@ -122,6 +124,38 @@ def read(path: Path) -> Verdict:
     return verdict
 
 
+def finished(directory: Path) -> Verdict:
+    """The verdict of the gate's last run in `directory`.
+
+    Raises StageError when that did not finish, or when the verdict there is not the one it wrote.
+    """
+    record = read_record(directory)
+    file = directory / VERDICT
+    if record is None or record.stage != STAGE or not file.is_file():
+        raise StageError(f"{directory}: has no verdict of a gate that finished; judge again")
+    found = read(file)
+    if record.files.get(VERDICT) != file_hash(file):
+        raise StageError(f"{file}: is another verdict than the gate's last run ended with")
+    return found
+
+
+def withdraw(out: Path) -> None:
+    """Hides an earlier run's verdict, for `give_back` or until the stage begins anew.
+
+    So a run that dies before it knows whether it would judge the same leaves none to be read.
+    """
+    for name in (VERDICT, PAGE):
+        with contextlib.suppress(FileNotFoundError):
+            (out / name).replace(_hidden(out, name))
+
+
+def give_back(out: Path) -> None:
+    """Shows what `withdraw` hid."""
+    for name in (VERDICT, PAGE):
+        with contextlib.suppress(FileNotFoundError):
+            _hidden(out, name).replace(out / name)
+
+
 def accepted(verdict: Verdict, path: Path, champion: str | None = None) -> Artifact:
     """The artefact in `path`, if it may be served by this verdict.
 
@@ -166,6 +200,10 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
+
+
+def _hidden(out: Path, name: str) -> Path:
+    return out / f".{name}.part"  # of training.stage.HALVES: gone when the stage begins
 
 
 def _hash(verdict: Verdict) -> str:

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 import tokenizers
 import torch
+import yaml
 from onnx import numpy_helper
 from rich.console import Console
 from typer.testing import CliRunner
@@ -39,7 +40,7 @@ from compile.build import build
 from compile.checkpoint import Checkpoint
 from compile.verify import golden_answers
 from tests.training.lakes import LANGUAGES
-from training import endpoint, gate, stage, throughput, tracking, verdict
+from training import checks, endpoint, gate, stage, throughput, tracking, verdict
 from training.cli import app
 from training.gate import Answered
 from training.parameters import EvaluateParameters, GateParameters
@@ -381,6 +382,44 @@ def test_speeds_of_two_machines_are_not_compared(world: World, tmp_path: Path) -
     assert "was measured on another processor, 64 CPUs" in says(found, refused_for(found)[0])
 
 
+@pytest.mark.parametrize("lacking", ["own", "champion"])
+def test_where_one_has_no_processor_seconds_both_are_compared_by_the_clock(
+    world: World, tmp_path: Path, lacking: str
+) -> None:
+    def by_the_clock(measured: dict[str, Any]) -> None:
+        measured.update(offers_per_second=500.0, cpu_seconds=None, offers_per_cpu_second=None)
+
+    def by_both(measured: dict[str, Any]) -> None:
+        measured.update(offers_per_second=500.0, cpu_seconds=0.25, offers_per_cpu_second=4_000.0)
+
+    own, other = (by_the_clock, by_both) if lacking == "own" else (by_both, by_the_clock)
+    found = judge(
+        world,
+        planted(world.candidate, tmp_path / "own", speed=own),
+        planted(world.champion, tmp_path / "other", speed=other),
+    )
+    assert refused_for(found) == []
+    assert says(found, "throughput beside the champion").startswith(
+        "500 offers a second, the champion 500: +0%"
+    )
+
+
+@pytest.mark.parametrize(("offers", "refused"), [(499, True), (500, False)])
+def test_champion_s_speed_on_less_than_half_of_the_offers_is_none(
+    world: World, tmp_path: Path, offers: int, refused: bool
+) -> None:
+    def rest(measured: dict[str, Any]) -> None:
+        measured["offers"] = offers
+
+    other = planted(world.champion, tmp_path / "x", speed=rest)
+    found = judge(world, world.candidate, other)
+    assert refused_for(found) == (["throughput beside the champion"] if refused else [])
+    if refused:
+        assert says(found, refused_for(found)[0]) == (
+            "the champion's was measured on 499 of 1,000 offers only; answer the test set anew"
+        )
+
+
 def test_candidate_that_is_better_overall_and_ruins_one_language_is_refused(
     world: World, tmp_path: Path
 ) -> None:
@@ -446,6 +485,23 @@ def test_scores_that_promise_too_much_and_doubt_that_grows_are_refused(
     assert refused_for(found) == ["uncertain"]
 
 
+def test_precision_of_nothing_that_was_certain_is_no_figure(world: World, tmp_path: Path) -> None:
+    def doubtful(rows: Rows) -> None:
+        for row in rows:
+            row["status"] = "uncertain"
+
+    own = planted(world.candidate, tmp_path / "own", doubtful)
+    other = planted(world.champion, tmp_path / "other", doubtful)
+    name = "precision when certain"
+    for champion in (world.champion, other):
+        found = judge(world, own, champion)
+        assert refused_for(found) == ["uncertain", name]
+        assert says(found, name) == "no answer was certain, so that there is no such figure"
+    found = judge(world, world.candidate, other)
+    assert refused_for(found) == []
+    assert "of the champion's no answer was certain" in says(found, name)
+
+
 def test_candidate_that_was_asked_another_test_set_than_the_champion_is_refused(
     world: World, tmp_path: Path
 ) -> None:
@@ -508,6 +564,12 @@ def test_cost_is_the_instance_s_price_over_what_its_workers_do(
     cost = next(each for each in found.checks if each.name == "cost")
     # c7g.large: 0.0725 USD an hour, two workers.
     assert cost.figure == pytest.approx(0.0725 / (2 * 1_000 * 3_600) * 1e6)
+    assert f"1,000 offers a processor second as measured on {throughput.machine()};" in cost.says
+
+
+def test_bounds_of_pipeline_yaml_are_those_of_the_code() -> None:
+    file = Path(__file__).parents[2] / "pipeline.yaml"
+    assert yaml.safe_load(file.read_bytes())["gate"] == GateParameters().model_dump(mode="json")
 
 
 @pytest.mark.parametrize(
@@ -524,6 +586,10 @@ def test_cost_is_the_instance_s_price_over_what_its_workers_do(
             "by 0.1, at most",
         ),
         (lambda report: report["compile"]["verification"].update(precision="bf16"), "in bf16"),
+        (
+            lambda report: report["compile"].update(verification=None, unverified="no device here"),
+            "nobody verified it: no device here; compile it on a machine that has the device",
+        ),
     ],
 )
 def test_parity_that_was_not_verified_for_this_artefact_is_refused(
@@ -538,6 +604,31 @@ def test_parity_that_was_not_verified_for_this_artefact_is_refused(
     found = judge(world, planted(world.candidate, tmp_path / "x", model=model), world.champion)
     assert refused_for(found) == ["verified parity"]
     assert said in says(found, "verified parity")
+
+
+@pytest.mark.parametrize(
+    ("same_winner", "said"),
+    [
+        (0.75, "; 75.00% have the very same winner, the others are ties within the bound"),
+        (1.0, "; 100.00% have the very same winner"),
+        (None, "with other neighbours, at most 0.0002"),  # reports of older versions lack it
+    ],
+)
+def test_parity_tells_ties_from_the_same_winner(
+    world: World, tmp_path: Path, same_winner: float | None, said: str
+) -> None:
+    def tell(staging: Path) -> None:
+        report = json.loads((staging / "report.json").read_bytes())
+        if same_winner is None:
+            del report["compile"]["verification"]["same_winner"]
+        else:
+            report["compile"]["verification"]["same_winner"] = same_winner
+        (staging / "report.json").write_text(json.dumps(report))
+
+    model = resealed(world.candidate.artifact.path, tmp_path / "models", tell)
+    parity = next(checks.of_artifact(Artifact.load(model), TAXONOMY))
+    assert parity.passed
+    assert parity.says.endswith(said)
 
 
 def test_artefact_that_was_changed_after_it_was_judged_is_not_accepted(
@@ -652,6 +743,86 @@ def test_gate_s_command_says_its_reasons_and_ends_with_its_own_code(
     page = (tmp_path / "bad" / verdict.PAGE).read_text()
     for check in found.checks:
         assert check.name in page
+
+
+def test_run_that_dies_leaves_no_earlier_verdict_to_be_read(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "log", lambda *_: False)
+    out, runner = tmp_path / "good", CliRunner()
+    judge_it = command(world, world.candidate, out)
+    assert runner.invoke(app, judge_it).exit_code == 0
+    assert runner.invoke(app, ["verdict", str(out)]).exit_code == 0
+
+    def told(directory: Path, line: str) -> None:
+        done = runner.invoke(app, ["verdict", str(directory)])
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr == f"error: {line}\n"
+
+    nothing = f"{out}: has no verdict of a gate that finished; judge again"
+    # Before it knew what to judge: such a run may still have been meant for the same.
+    missing = runner.invoke(app, [*judge_it, "--model", str(tmp_path / "nothing")])
+    assert missing.exit_code == 1
+    assert not (out / verdict.VERDICT).exists()
+    assert not (out / verdict.PAGE).exists()
+    told(out, nothing)
+    again = runner.invoke(app, judge_it)
+    assert again.exit_code == 0
+    assert "is done already" in again.stderr
+    assert (out / verdict.PAGE).exists()
+
+    # After it had begun.
+    kept = tmp_path / "kept"
+    shutil.copytree(out, kept)
+    other = [*judge_it, "--set", "gate.least_accuracy=0.9"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gate, "load_taxonomy", fails)
+        assert runner.invoke(app, other).exit_code == 1
+    assert not list(out.glob("*verdict*"))
+    assert not list(out.glob(".*verdict*"))
+    told(out, nothing)
+
+    # A verdict that is there, and none of a run that finished there.
+    shutil.copy(kept / verdict.VERDICT, out)
+    told(out, nothing)
+    bad = tmp_path / "bad"
+    assert runner.invoke(app, command(world, world.constant, bad)).exit_code == REFUSED
+    shutil.copy(kept / verdict.VERDICT, bad)
+    told(
+        bad,
+        f"{bad / verdict.VERDICT}: is another verdict than the gate's last run ended with",
+    )
+
+
+def fails(_: Path) -> None:
+    raise StageError("the disk went away")
+
+
+def test_another_service_or_other_settings_of_it_are_judged_anew(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = world.candidate
+
+    def judged() -> str:
+        return gate.make(
+            BOUNDS, QUICK, own.artifact.path, None, world.offers, world.taxonomy, tmp_path / "out",
+            Console(file=io.StringIO()), answers=own.directory,
+        ).fingerprint  # fmt: skip
+
+    first_time = judged()
+    assert judged() == first_time
+    monkeypatch.setenv("ALTERNATIVES", "7")
+    other_settings = judged()
+    monkeypatch.setattr(endpoint, "__version__", "999.0.0")
+    assert len({first_time, other_settings, judged()}) == 3
+
+
+def test_files_that_are_not_the_gate_s_are_left_alone(world: World, tmp_path: Path) -> None:
+    (tmp_path / verdict.VERDICT).write_text("somebody's own")
+    done = CliRunner().invoke(app, command(world, world.candidate, tmp_path))
+    assert done.exit_code == 1
+    assert "holds files that are not the stage gate's" in done.stderr
+    assert (tmp_path / verdict.VERDICT).read_text() == "somebody's own"
 
 
 @pytest.mark.parametrize("code", [1, 2, 137])

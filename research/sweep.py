@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from training import ablation, parameters
@@ -38,6 +39,7 @@ def main(
     overrides: Annotated[list[str] | None, typer.Option("--set")] = None,
 ) -> None:
     """Sweep the student; without a teacher the loss weight means nothing and is left out."""
+    frozen = msgspec.json.decode((sets / "dataset.json").read_bytes())["experiments"]
     for size in sizes.split(","):
         for name in only.split(",") if only else SWEEPS:
             if name == "loss-weight" and teacher is None:
@@ -47,7 +49,7 @@ def main(
             ablation.make(
                 parameters.load(pipeline, own).student,
                 ablation.sweeps(pipeline, own, [SWEEPS[name]]),
-                sets / "experiments" / f"{size}.parquet",
+                sets / frozen[size],
                 sets / "validation.parquet",
                 None if teacher is None else sets / "transfer.parquet",
                 teacher,

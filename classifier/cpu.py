@@ -36,12 +36,17 @@ def has_vnni(root: Path = Path("/")) -> bool:
     """
     if platform.machine().lower() not in {"x86_64", "amd64", "i386", "i686"}:
         return True
-    flags: set[str] = set()
-    for line in _read(root / "proc/cpuinfo").splitlines():
-        if line.startswith("flags"):
-            flags = set(line.split())
-            break
+    flags = set(described(root).get("flags", "").split())
     return not flags.isdisjoint({"avx512_vnni", "avx_vnni"})
+
+
+def described(root: Path = Path("/")) -> dict[str, str]:
+    """What Linux says of the first processor ("model name", "flags", ...); nothing elsewhere."""
+    told: dict[str, str] = {}
+    for line in _read(root / "proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        told.setdefault(name.strip(), value.strip())
+    return told
 
 
 def _affinity() -> int:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from classifier import sample
 from classifier.artifact import Artifact, resolve
-from classifier.cpu import quota
+from classifier.cpu import described, quota
 from classifier.engines import Engine, load_engine
 from classifier.model import Model, Question, wide_part
 from classifier.offer import Offer
@@ -427,15 +427,9 @@ def offers_of(file: Path | None) -> list[Offer]:
     return found
 
 
-def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def machine(root: Path = Path("/")) -> str:
     """The processor's name and what of its instructions matters, as far as the system tells it."""
-    told: dict[str, str] = {}
-    try:
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            told.setdefault(name.strip(), value.strip())
-    except OSError:
-        pass
+    told = described(root)
     named = told.get("model name") or platform.processor() or platform.machine()
     flags = set((told.get("flags") or told.get("Features") or "").split())
     known = [flag for flag in INSTRUCTIONS if flag in flags]

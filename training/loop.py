@@ -82,7 +82,7 @@ def fit(
 def _prepared(encoder: PreTrainedModel, parameters: LoopParameters) -> Iterator[None]:
     """The encoder with its dropout and, on a CPU, attention as plain products while it is trained.
 
-    There PyTorch's fused attention takes five times as long backwards as forwards.
+    There PyTorch's fused attention is slow backwards.
     """
     dropouts = [
         (module, module.p) for module in encoder.modules() if isinstance(module, nn.Dropout)

@@ -93,12 +93,8 @@ def read(path: Path) -> Throughput:
 
 def machine() -> str:
     """This machine, as far as speed depends on it: the processor and how many may be used."""
-    with contextlib.suppress(OSError):
-        for line in (_PROC / "cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return f"{value.strip()}, {cpu.quota():g} CPUs"
-    return f"{platform.machine()}, {cpu.quota():g} CPUs"
+    name = cpu.described().get("model name") or platform.machine()
+    return f"{name}, {cpu.quota():g} CPUs"
 
 
 def stage_seconds(exposition: str) -> dict[str, float]:

@@ -225,8 +225,9 @@ def test_table_is_markdown_with_a_row_for_each(report: Report) -> None:
     ],
 )
 def test_processor_is_named_with_its_instructions(told: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text(told, encoding="utf-8")
-    assert bench.machine(tmp_path / "cpuinfo").endswith(said)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text(told, encoding="utf-8")
+    assert bench.machine(tmp_path).endswith(said)
     assert bench.machine(tmp_path / "none")
 
 
